@@ -1,0 +1,219 @@
+"""DuckDB over one run, a root of runs, or a list: one view per table, each with `run_id`. The only file importing duckdb.
+
+A run that is broken, newer, or deleted while it is read stays listed in `runs` with its state; its rows leave the
+other views, and no other run is disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+
+from recorder.errors import LayerscopeError
+from recorder.rundir import TRASH, Run, find_runs, open_run
+from recorder.schema import SUMMARY, Table
+from recorder.signals import all_tables
+
+MEMORY_LIMIT = "2GB"
+RUN_OF_FILE = r"([^/\\]+)[/\\](?:tables|parts)[/\\]"
+
+RUNS_COLUMNS = {
+    "run_id": pa.string(),
+    "name": pa.string(),
+    "state": pa.string(),
+    "problem": pa.string(),
+    "model": pa.string(),
+    "tasks": pa.list_(pa.string()),
+    "docs_done": pa.int64(),
+    "docs_total": pa.int64(),
+    "scores": pa.string(),
+    "signals": pa.list_(pa.string()),
+    "layers": pa.int64(),
+    "bytes": pa.int64(),
+    "created": pa.string(),
+    "path": pa.string(),
+}
+"""Columns of the `runs` view; `scores` is JSON: {task: {"metric,filter": value}}."""
+
+
+class StoreError(LayerscopeError):
+    """A query that DuckDB refuses, in DuckDB's words."""
+
+
+def tables() -> dict[str, Table]:
+    """Every table a store shows, by name."""
+    return {table.name: table for table in (*all_tables(), SUMMARY)}
+
+
+def open(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = "runs") -> Store:
+    """Store over the runs at `paths`: run directories, roots of runs, or both. Raises LayerscopeError where there is
+    no such directory."""
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    return Store([Path(path) for path in paths])
+
+
+class Store:
+    """Read-only. Safe to share between threads: every query has a cursor of its own."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots = [root.resolve() for root in roots]
+        self._lock = threading.RLock()
+        self._connection = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "threads": os.cpu_count() or 2})
+        self._tables = tables()
+        self._bad: dict[str, str] = {}
+        self.runs: list[Run] = []
+        self._built: set[str] = set()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the directories again: new runs appear, deleted ones go, live ones grow."""
+        with self._lock:
+            found: dict[str, Run] = {}
+            for root in self._roots:
+                for path in find_runs(root):
+                    run = open_run(path)
+                    if path.name in self._bad and not run.problem:
+                        run = replace(run, problem=self._bad[path.name])
+                    found.setdefault(path.name, run)
+            self.runs = list(found.values())
+            self._built.clear()
+
+    def run(self, run_id: str) -> Run | None:
+        return next((run for run in self.runs if run.run_id == run_id), None)
+
+    def sql(self, query: str, params: Sequence[Any] | dict[str, Any] | None = None) -> pd.DataFrame:
+        """Rows as a pandas DataFrame."""
+        return self._ask(query, params, lambda relation: relation.df())
+
+    def arrow(self, query: str, params: Sequence[Any] | dict[str, Any] | None = None) -> pa.Table:
+        """Rows as an Arrow table."""
+        return self._ask(query, params, lambda relation: relation.to_arrow_table())
+
+    def _ask(self, query: str, params: Any, fetch: Any) -> Any:
+        for _ in range(len(self.runs) + 1):
+            self._build(query)
+            cursor = self._connection.cursor()
+            try:
+                return fetch(cursor.execute(query, params) if params is not None else cursor.execute(query))
+            except (duckdb.IOException, duckdb.InvalidInputException, duckdb.HTTPException) as error:
+                if not self._set_aside(str(error)):
+                    raise StoreError(_first_line(error)) from error
+            except duckdb.Error as error:
+                raise StoreError(_first_line(error)) from error
+            finally:
+                cursor.close()
+        raise StoreError("every run of this store is broken")
+
+    def _set_aside(self, message: str) -> bool:
+        """Take the run that a read error names out of the views; False where the error names none."""
+        with self._lock:
+            for run in self.runs:
+                if not run.problem and str(run.path) in message:
+                    if run.path.exists():
+                        self._bad[run.run_id] = f"cannot be read: {message.splitlines()[0][:300]}"
+                    self.refresh()
+                    return True
+        return False
+
+    def _build(self, query: str) -> None:
+        """Create the views that `query` names and that are not there yet: a list of runs opens no Parquet file."""
+        words = set(re.findall(r"\w+", query.lower()))
+        everything = bool(words & {"show", "describe", "information_schema", "duckdb_views", "duckdb_columns"})
+        with self._lock:
+            cursor = self._connection.cursor()
+            if ("runs" in words or everything) and "runs" not in self._built:
+                self._connection.register("layerscope_runs", self._runs_table())
+                cursor.execute("CREATE OR REPLACE VIEW runs AS SELECT * FROM layerscope_runs")
+                self._built.add("runs")
+            for name, table in self._tables.items():
+                if (name in words or everything) and name not in self._built:
+                    cursor.execute(f"CREATE OR REPLACE VIEW {name} AS {self._select(table)}")
+                    self._built.add(name)
+            cursor.close()
+
+    def _select(self, table: Table) -> str:
+        files = [str(path) for run in self.runs for path in run.files(table.name)]
+        if not files:
+            columns = ", ".join(f"NULL::{_duck_type(c.type)} AS {c.name}" for c in table.columns)
+            return f"SELECT NULL::VARCHAR AS run_id, {columns} WHERE false"
+        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in files)
+        columns = ", ".join(f'"{name}"' for name in table.names)
+        return (
+            f"SELECT regexp_extract(filename, '{RUN_OF_FILE}', 1) AS run_id, {columns} "
+            f"FROM read_parquet([{listed}], filename = true, union_by_name = true)"
+        )
+
+    def _runs_table(self) -> pa.Table:
+        rows = [describe_run(run) for run in self.runs]
+        return pa.Table.from_pylist(rows, schema=pa.schema(list(RUNS_COLUMNS.items())))
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    """One row of the `runs` view. Opens JSON only."""
+    config = run.about.get("config") or {}
+    progress = run.status.get("progress") or {}
+    architecture = run.about.get("architecture") or {}
+    return {
+        "run_id": run.run_id,
+        "name": config.get("name") or run.run_id,
+        "state": run.state,
+        "problem": run.problem,
+        "model": config.get("model") or "",
+        "tasks": [str(task) for task in run.about.get("tasks") or config.get("tasks") or []],
+        "docs_done": progress.get("docs_done"),
+        "docs_total": progress.get("docs_total"),
+        "scores": json.dumps(scores(run)),
+        "signals": [str(name) for name in config.get("signals") or []],
+        "layers": architecture.get("layers"),
+        "bytes": run.size(),
+        "created": run.about.get("created") or "",
+        "path": str(run.path),
+    }
+
+
+def scores(run: Run) -> dict[str, dict[str, float]]:
+    """{task: {"metric,filter": value}} of a finished run, standard errors left out."""
+    found: dict[str, dict[str, float]] = {}
+    for task, metrics in (run.results.get("results") or {}).items():
+        found[task] = {
+            name: value
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and "_stderr" not in name and "," in name
+        }
+    return found
+
+
+def _duck_type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return _duck_type(kind.value_type) + "[]"
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind):
+        return "VARCHAR"
+    names = {
+        pa.int16(): "SMALLINT",
+        pa.int32(): "INTEGER",
+        pa.int64(): "BIGINT",
+        pa.float16(): "FLOAT",
+        pa.float32(): "FLOAT",
+        pa.float64(): "DOUBLE",
+        pa.bool_(): "BOOLEAN",
+    }
+    return names[kind]
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:3]) if lines else type(error).__name__
+
+
+__all__ = ["TRASH", "Store", "StoreError", "describe_run", "open", "scores", "tables"]
