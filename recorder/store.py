@@ -133,8 +133,8 @@ class Store:
         with self._lock:
             cursor = self._connection.cursor()
             if ("runs" in words or everything) and "runs" not in self._built:
-                self._connection.register("layerscope_runs", self._runs_table())
-                cursor.execute("CREATE OR REPLACE VIEW runs AS SELECT * FROM layerscope_runs")
+                cursor.register("listed", self._runs_table())
+                cursor.execute("CREATE OR REPLACE TABLE runs AS SELECT * FROM listed")
                 self._built.add("runs")
             for name, table in self._tables.items():
                 if (name in words or everything) and name not in self._built:
@@ -157,6 +157,14 @@ class Store:
     def _runs_table(self) -> pa.Table:
         rows = [describe_run(run) for run in self.runs]
         return pa.Table.from_pylist(rows, schema=pa.schema(list(RUNS_COLUMNS.items())))
+
+
+def ask_tables(directory: Path, query: str) -> pa.Table:
+    """A query over the Parquet files of one directory, each a view under its own name."""
+    with duckdb.connect(config={"memory_limit": MEMORY_LIMIT}) as connection:
+        for path in sorted(directory.glob("*.parquet")):
+            connection.read_parquet([str(path)]).create_view(path.stem)
+        return connection.execute(query).to_arrow_table()
 
 
 def describe_run(run: Run) -> dict[str, Any]:
@@ -216,4 +224,4 @@ def _first_line(error: Exception) -> str:
     return " ".join(lines[:3]) if lines else type(error).__name__
 
 
-__all__ = ["TRASH", "Store", "StoreError", "describe_run", "open", "scores", "tables"]
+__all__ = ["TRASH", "Store", "StoreError", "ask_tables", "describe_run", "open", "scores", "tables"]

@@ -104,11 +104,12 @@ class RunWriter:
         docs: pa.Table,
         results: dict[str, Any],
         patch: Callable[[str, pa.Table], pa.Table],
-        summarise: Callable[[Path], pa.Table | None],
+        summarise: Callable[[Path], tuple[pa.Table | None, dict[str, Any]]],
     ) -> None:
         """Merge the parts, sorted by key; `patch(table name, rows)` may fill columns known only now.
 
-        `summarise(directory of merged tables)` gives the summary. results.json is the last file written.
+        `summarise(directory of merged tables)` gives the summary and what to add to run.json. results.json is the last
+        file written.
         """
         temporary = self.path / ".tables.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -118,7 +119,7 @@ class RunWriter:
                 if name != DOCS.name:
                     self._merge(table, temporary / f"{name}.parquet", patch)
             _write_table(temporary / f"{DOCS.name}.parquet", docs)
-            summary = summarise(temporary)
+            summary, findings = summarise(temporary)
             if summary is not None:
                 _write_table(temporary / "summary.parquet", summary)
             sync_directory(temporary)
@@ -127,6 +128,7 @@ class RunWriter:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         sync_directory(self.path)
+        self.write_about({**(self.read_about() or {}), **findings})
         write_json(self.path / "results.json", results)
         (self.path / "results.previous.json").unlink(missing_ok=True)
         shutil.rmtree(self.path / "parts", ignore_errors=True)

@@ -45,9 +45,8 @@ def compute(states: States, top_k: int) -> dict[str, np.ndarray]:
     residual = states.residual
     norm = residual.norm(dim=-1)
     cosine = (residual[:, :-1] * residual[:, 1:]).sum(-1) / (norm[:, :-1] * norm[:, 1:])
-    cos_next = np.full(norm.shape, np.nan, np.float32)
+    cos_next = np.ma.masked_all(norm.shape, np.float32)
     cos_next[:, :-1] = cosine.cpu().numpy()
-    last = cos_next.shape[1] - 1
     top_ids = lens.top_ids[position]
     return {
         "top_ids": top_ids,
@@ -57,7 +56,7 @@ def compute(states: States, top_k: int) -> dict[str, np.ndarray]:
         "target_logprob": lens.target_logprob[target],
         "target_rank": lens.target_rank[target],
         "norm": norm.cpu().numpy()[position],
-        "cos_next": np.ma.masked_array(cos_next[position], np.arange(last + 1)[None] == last),
+        "cos_next": cos_next[position],
         "settle_layer": settle_layer(top_ids[..., 0]),
     }
 

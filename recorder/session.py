@@ -1,0 +1,167 @@
+"""One recording from config to finished run: find or make the directory, load, prove, evaluate, finish."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from recorder.config import IDENTITY_VERSION, RecordConfig, identity_hash
+from recorder.errors import Interrupted, LayerscopeError
+from recorder.progress import Progress, Watch
+from recorder.rundir import Run, find_runs, new_run_id, now, open_run, this_process
+from recorder.schema import DOCS, FORMAT, REQUESTS, STEPS
+from recorder.signals import select
+from recorder.writer import RunWriter, check_writable
+
+EXTRA = "recording needs more packages: pip install 'layerscope[record]'"
+LOGGERS = ("lm_eval", "transformers", "datasets")
+
+
+def record(config: RecordConfig, watch: Watch | None = None) -> Run:
+    """Record one run and return it, finished.
+
+    Continues the unfinished run of the same identity under `config.out`. Raises LayerscopeError for what a person can
+    mend, Interrupted after Ctrl-C; in both cases the run stays resumable.
+    """
+    signals = select(config.signals)
+    root = Path(config.out).resolve()
+    check_writable(root)
+    path = find_or_make(config, root)
+    writer = RunWriter(path, (DOCS, REQUESTS, STEPS, *(module.TABLE for module in signals.values())))
+    progress = Progress(path, watch)
+    progress.start()
+    try:
+        with _logged(path):
+            _record(config, signals, writer, progress)
+        progress.stop("complete")
+    except KeyboardInterrupt:
+        progress.stop("interrupted", "stopped by the person who started it")
+        raise Interrupted(f"interrupted; what was committed is kept. The same command resumes {path.name}") from None
+    except OSError as error:
+        message = f"{error.strerror or error} while writing {path}"
+        progress.stop("failed", message)
+        raise LayerscopeError(f"{message}; make room, then the same command resumes the run") from error
+    except BaseException as error:
+        progress.stop("failed", f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        writer.close()
+    return open_run(path)
+
+
+def find_or_make(config: RecordConfig, root: Path) -> Path:
+    """Directory of the run to continue, or of a new one.
+
+    Raises LayerscopeError where the named run has another configuration, naming the fields.
+    """
+    identity = config.identity()
+    digest = identity_hash(identity)
+    if config.run:
+        path = root / config.run
+        run = open_run(path)
+        if run.problem:
+            raise LayerscopeError(f"--run {config.run}: {run.problem} under {root}")
+        _refuse_difference(config.run, run.about.get("identity", {}).get("fields", {}), identity)
+        return path
+    if not config.fresh:
+        for path in find_runs(root):
+            run = open_run(path)
+            if not run.problem and run.about.get("identity", {}).get("hash") == digest and _may_continue(run, config):
+                return path
+    return root / new_run_id()
+
+
+def _may_continue(run: Run, config: RecordConfig) -> bool:
+    """Unfinished, or finished under a smaller limit."""
+    return not run.finished or _limit(config.limit) > _limit(run.about.get("config", {}).get("limit"))
+
+
+def _limit(limit: int | None) -> float:
+    return float("inf") if limit is None else limit
+
+
+def _refuse_difference(name: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+    differing = sorted(field for field in {*old, *new} if old.get(field) != new.get(field))
+    if differing:
+        parts = [f"{field} was {old.get(field)!r} and is now {new.get(field)!r}" for field in differing]
+        raise LayerscopeError(f"run {name} has another configuration: {'; '.join(parts)}. Give --fresh to start a new run")
+
+
+def _record(config: RecordConfig, signals: dict[str, Any], writer: RunWriter, progress: Progress) -> None:
+    about = writer.read_about()
+    if about is not None and writer.run().finished:
+        if _limit(config.limit) <= _limit(about["config"].get("limit")):
+            return
+        writer.reopen()
+    about = about or _about(config)
+    about["config"] = config.model_dump(mode="json")
+    about.setdefault("attempts", []).append({"started": now(), "writer": this_process(), "device": config.device})
+    writer.write_about(about)
+    progress.state("loading", f"loading {config.model}")
+    try:
+        from recorder import evaluation  # heavy: torch, transformers, lm_eval
+    except ImportError as error:
+        raise LayerscopeError(f"{EXTRA} ({error})") from error
+    evaluation.run(config, signals, writer, about, progress)
+
+
+def _about(config: RecordConfig) -> dict[str, Any]:
+    identity = config.identity()
+    return {
+        "format": FORMAT,
+        "created": now(),
+        "identity": {"version": IDENTITY_VERSION, "hash": identity_hash(identity), "fields": identity},
+        "environment": environment(),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Versions that may change a number."""
+    names = ("layerscope", "torch", "transformers", "lm-eval", "tokenizers", "numpy", "numba", "pyarrow", "peft")
+    found: dict[str, Any] = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """The libraries' log lines go to the run's own file."""
+    directory = path / "logs"
+    directory.mkdir(exist_ok=True)
+    handler = logging.FileHandler(directory / "record.log", encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [logger.propagate for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        for logger, propagate in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.propagate = propagate
+        handler.close()
+
+
+def known_tables(path: Path) -> Iterator[Any]:
+    """The committed `requests` of a run."""
+    for name in open_run(path).files(REQUESTS.name):
+        yield pq.read_table(name, partitioning=None)
+
+
+
