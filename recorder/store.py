@@ -70,7 +70,7 @@ class Store:
         self._roots = [root.resolve() for root in roots]
         self._lock = threading.RLock()
         self._connection = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "threads": os.cpu_count() or 2})
-        self._tables = tables()
+        self.tables = tables()
         self._bad: dict[str, str] = {}
         self.runs: list[Run] = []
         self._built: set[str] = set()
@@ -136,7 +136,7 @@ class Store:
                 cursor.register("listed", self._runs_table())
                 cursor.execute("CREATE OR REPLACE TABLE runs AS SELECT * FROM listed")
                 self._built.add("runs")
-            for name, table in self._tables.items():
+            for name, table in self.tables.items():
                 if (name in words or everything) and name not in self._built:
                     cursor.execute(f"CREATE OR REPLACE VIEW {name} AS {self._select(table)}")
                     self._built.add(name)

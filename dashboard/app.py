@@ -1,0 +1,42 @@
+"""Page configuration and navigation over the views found in `dashboard/views`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+import streamlit as st
+
+from dashboard import state, views
+from recorder.errors import LayerscopeError
+
+# Comments, not docstrings: Streamlit draws the strings of its main script. It fetches a named icon from the internet,
+# so the tab's is drawn here; and it leaves room for a banner above every page.
+TAB = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="#d33" stroke-width="2">
+<path d="m12 3 9 5-9 5-9-5zM3 12l9 5 9-5M3 16l9 5 9-5"/></svg>"""
+CLOSER = "<style>.stMainBlockContainer {padding-top: 4.5rem; padding-bottom: 2rem}</style>"
+
+
+def find_views() -> list[ModuleType]:
+    """Every view module, by ORDER. One that cannot be imported raises: a broken page must not vanish."""
+    names = [module.name for module in pkgutil.iter_modules(views.__path__)]
+    return sorted((importlib.import_module(f"{views.__name__}.{name}") for name in names), key=lambda view: view.ORDER)
+
+
+def main() -> None:
+    st.set_page_config(page_title="Layerscope", page_icon=TAB, layout="wide")
+    st.html(CLOSER)
+    found = find_views()
+    pages = {
+        view.URL_PATH: st.Page(view.render, title=view.TITLE, icon=view.ICON, url_path=view.URL_PATH, default=i == 0)
+        for i, view in enumerate(found)
+    }
+    state.remember_pages(pages)
+    try:
+        st.navigation(list(pages.values()), position="top").run()
+    except LayerscopeError as error:
+        state.say(str(error), kind="error")
+
+
+main()

@@ -1,0 +1,1 @@
+"""DataFrame -> Plotly figure or HTML. No Streamlit, no SQL."""
