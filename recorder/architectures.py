@@ -1,4 +1,4 @@
-"""Where a causal LM keeps its blocks, final norm and head: found by running it once, proved before anything is recorded.
+"""Where a causal LM keeps its blocks, final norm and head: found by running it once, proved before recording.
 
 Nothing here knows a model family. The blocks are the shallowest ModuleList as long as the config says; whatever the
 decoder runs after its last block (norm, projection) is what turns a residual stream into `last_hidden_state`; the rest,

@@ -47,7 +47,7 @@ class RecordingLM(HFLM):
         gold: Callable[[str, dict[str, Any], int], bool | None],
         asking: Callable[[list[Key], list[Key]], None],
     ) -> None:
-        """`gold(task, doc, choice)`: whether the choice is right; `asking(to compute, from disk)` is told of every call."""
+        """`gold(task, doc, choice)`: is the choice right; `asking(to compute, from disk)` is told of every call."""
         self._recorder, self._architecture, self._gold, self._asking = recorder, architecture, gold, asking
         self._asked: list[tuple[Key, Any]] = []
         self._probing = False

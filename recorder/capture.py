@@ -25,7 +25,9 @@ def capture(architecture: Architecture, select: Select, take: Take) -> Iterator[
 
     def keep(hidden: torch.Tensor) -> None:
         if hidden.dim() != 3:
-            raise LayerscopeError(f"a block's hidden states have shape {tuple(hidden.shape)}, not (batch, positions, d)")
+            raise LayerscopeError(
+                f"a block's hidden states have shape {tuple(hidden.shape)}, not (batch, positions, d)"
+            )
         if hidden.device not in index:
             index[hidden.device] = next(iter(index.values())).to(hidden.device)
         kept.append(hidden.detach().reshape(-1, hidden.shape[-1]).index_select(0, index[hidden.device]))

@@ -99,7 +99,9 @@ def _score_query(run: Run) -> dict[str, str]:
 def _signal_queries(table: Table, layers: int | None) -> dict[str, str]:
     key = ", ".join(STEP_KEY)
     if "layer" not in table.key:
-        return {f"every step has its row of {table.name}": f"SELECT {key} FROM steps ANTI JOIN {table.name} USING ({key})"}
+        return {
+            f"every step has its row of {table.name}": f"SELECT {key} FROM steps ANTI JOIN {table.name} USING ({key})"
+        }
     expected = "(SELECT max(layer) + 1 FROM signals)" if layers is None else str(layers + 1)
     return {
         f"every step has its {expected} layers in {table.name}": f"""

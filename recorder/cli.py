@@ -85,12 +85,20 @@ def record(
         fields["prompts"] = (*(fields.get("prompts") or ()), *(Prompt(prompt=text) for text in prompt))
     made = make_config(**fields)
     os.environ.setdefault("TQDM_DISABLE", "1")
-    signal.signal(signal.SIGTERM, _interrupt)
+    _stop_cleanly_on_sigterm()
     _record(made, show)
 
 
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+def _stop_cleanly_on_sigterm() -> None:
+    """SIGTERM commits and stops as Ctrl-C does; a forked worker of some library keeps dying of it."""
+    mine = os.getpid()
+
+    def stop(*_: Any) -> None:
+        if os.getpid() != mine:
+            os._exit(143)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 def _fields(given: dict[str, Any]) -> dict[str, Any]:
@@ -206,7 +214,9 @@ def dashboard(
     spec = find_spec("dashboard")
     if spec is None or not spec.submodule_search_locations:
         raise LayerscopeError("the dashboard package is not installed; install layerscope again")
-    start_dashboard(Path(next(iter(spec.submodule_search_locations))) / "app.py", paths or [Path("runs")], host, port, browser)
+    start_dashboard(
+        Path(next(iter(spec.submodule_search_locations))) / "app.py", paths or [Path("runs")], host, port, browser
+    )
 
 
 if __name__ == "__main__":

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import lm_eval
+import lm_eval.evaluator
 import pyarrow as pa
 import torch
 
@@ -31,9 +35,9 @@ def run(
 ) -> None:
     """Evaluate and record into `writer`'s directory; results.json is written last."""
     set_quiet_environment()
-    lm = load_model(config)
     tasks = load_tasks(config)
     progress.expect(tasks.documents(config.limit))
+    lm = load_model(config)
     progress.state("loading", "proving the layers against the model")
     architecture, decoder, figures = prove(lm.model, proof_ids(lm))
     _describe(about, config, lm, architecture.describe(), figures)
@@ -93,7 +97,7 @@ def _describe(
 
 
 def _evaluate(config: RecordConfig, lm: RecordingLM, tasks: Any) -> dict[str, Any]:
-    with torch.no_grad():
+    with torch.no_grad(), _quietly():
         results: Any = lm_eval.simple_evaluate(
             model=lm,
             tasks=tasks.specs,
@@ -112,6 +116,18 @@ def _evaluate(config: RecordConfig, lm: RecordingLM, tasks: Any) -> dict[str, An
             fewshot_random_seed=config.seed,
         )
     return results
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """lm-eval prints to the terminal, and asks git about the working directory, which is not its own."""
+    asked = lm_eval.evaluator.get_git_commit_hash
+    lm_eval.evaluator.get_git_commit_hash = lambda: None
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        lm_eval.evaluator.get_git_commit_hash = asked
 
 
 def _finish(writer: RunWriter, about: dict[str, Any], results: dict[str, Any], lm: RecordingLM) -> None:

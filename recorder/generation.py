@@ -112,7 +112,9 @@ class GenerationRecorder:
         self._recorder.measure(logits.float(), groups, own, list(range(len(groups))), states)
 
 
-def ending(tokens: Sequence[int], eos: frozenset[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> tuple[int, str] | None:
+def ending(
+    tokens: Sequence[int], eos: frozenset[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]
+) -> tuple[int, str] | None:
     """(number of tokens, reason) where an emission ends: at its first end-of-text, or the token that completes a stop
     string, whichever is first; None where it has not ended."""
     at_eos = next((i + 1 for i, token in enumerate(tokens) if token in eos), None)

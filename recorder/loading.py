@@ -73,10 +73,14 @@ def _check_config(name: str, model: str, arguments: dict[str, Any]) -> None:
     try:
         found = AutoConfig.from_pretrained(model, **{key: arguments[key] for key in keys if key in arguments})
     except (OSError, ValueError, KeyError) as error:
-        raise LayerscopeError(f"model {name} not found, neither as a directory nor on the hub: {_first(error)}") from error
+        raise LayerscopeError(
+            f"model {name} not found, neither as a directory nor on the hub: {_first(error)}"
+        ) from error
     kind = getattr(found, "model_type", "")
     if getattr(found, "is_encoder_decoder", False) or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise LayerscopeError(f"model {name} ({kind}) is not a causal language model; only decoder-only models are recorded")
+        raise LayerscopeError(
+            f"model {name} ({kind}) is not a causal language model; only decoder-only models are recorded"
+        )
 
 
 def _dtype(name: str) -> str:

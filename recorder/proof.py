@@ -18,14 +18,16 @@ TEXT = "The capital of France is Paris, and 2 + 2 = 4."
 def prove(model: torch.nn.Module, input_ids: torch.Tensor) -> tuple[Architecture, Decoder, dict[str, Any]]:
     """Map `model` and check the map on `input_ids` (1, n >= 2): (architecture, decoder, figures).
 
-    Two checks: layer L decoded is the model's own logits, and a middle layer decoded is what the model itself says when
-    its later blocks are taken away. Raises LayerscopeError with the largest difference where one fails.
+    Three checks: the model is causal, layer L decoded is the model's own logits, and a middle layer decoded is what the
+    model itself says when its later blocks are taken away. Raises LayerscopeError with the largest difference where one
+    fails.
     """
     architecture = locate(model, input_ids)
     decoder = Decoder(architecture)
     residual, logits = _states(architecture, input_ids)
     if not torch.isfinite(logits).all():
         raise _refusal(architecture, "its logits on a short text are not finite; try --dtype float32")
+    _check_causal(architecture, input_ids, logits)
     decoder.inspect(decoder.normed(residual[-1][-4:]))
     middle = architecture.layers // 2
     with decoder.stubbed():
@@ -42,7 +44,9 @@ def prove(model: torch.nn.Module, input_ids: torch.Tensor) -> tuple[Architecture
         "nothing_after_head": decoder.bare,
     }
     if not figures["last_layer"] <= limit:
-        raise _refusal(architecture, _figure("the last layer decoded", "the model's logits", figures["last_layer"], limit))
+        raise _refusal(
+            architecture, _figure("the last layer decoded", "the model's logits", figures["last_layer"], limit)
+        )
     if between is not None:
         with shortened(architecture, middle):
             expected = architecture.model(input_ids, use_cache=False).logits[0]
@@ -52,6 +56,17 @@ def prove(model: torch.nn.Module, input_ids: torch.Tensor) -> tuple[Architecture
             other = f"what the model says with its blocks from {middle} on removed"
             raise _refusal(architecture, _figure(what, other, figures["middle_layer"], limit))
     return architecture, decoder, figures
+
+
+def _check_causal(architecture: Architecture, input_ids: torch.Tensor, logits: torch.Tensor) -> None:
+    """Other tokens later on, of the same number, must leave earlier logits alone: rows are shared on that ground."""
+    half = input_ids.shape[1] // 2
+    changed = input_ids.clone()
+    changed[:, half:] = input_ids[:, :1]
+    _, other = _states(architecture, changed)
+    found, limit = difference(other[:half], logits[:half]), TOLERANCE.get(architecture.dtype, 6e-2)
+    if half and not found <= limit:
+        raise _refusal(architecture, f"it is not causal: later tokens move earlier logits by {found:.3g}")
 
 
 def _states(architecture: Architecture, input_ids: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:

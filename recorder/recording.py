@@ -93,8 +93,7 @@ class Recorder:
         self._alignment = Alignment(requests, self.every_position)
         first = (1 - request.n_prompt if self.every_position else 0 for request in requests)
         self._items = [
-            Recorded(request, start, request.n_targets - start)
-            for request, start in zip(requests, first, strict=True)
+            Recorded(request, start, request.n_targets - start) for request, start in zip(requests, first, strict=True)
         ]
 
     def ask_generation(self, request: Asked) -> int:

@@ -64,9 +64,7 @@ class Recorded:
         return self.logprob[-self.first_step :] if self.first_step else self.logprob
 
 
-def build_tables(
-    done: Sequence[Recorded], signals: dict[str, ModuleType], texts: TokenTexts
-) -> dict[str, pa.Table]:
+def build_tables(done: Sequence[Recorded], signals: dict[str, ModuleType], texts: TokenTexts) -> dict[str, pa.Table]:
     """One Arrow table a table, sorted by key."""
     done = sorted(done, key=lambda item: item.asked.key)
     sequences = [np.asarray(item.asked.tokens, np.int64) for item in done]
@@ -78,9 +76,7 @@ def build_tables(
         [(start + item.asked.n_prompt + item.first_step, item.steps) for start, item in zip(starts, done, strict=True)]
     )
     gathered = {name: _gather(done, name) for name in signals}
-    extra = {
-        column: gathered[name][column] for name, module in signals.items() for column in module.STEP_COLUMNS
-    }
+    extra = {column: gathered[name][column] for name, module in signals.items() for column in module.STEP_COLUMNS}
     ids = np.concatenate(sequences)[at]
     tables = {
         REQUESTS.name: _requests(done, sequences, words),
@@ -110,7 +106,10 @@ def _keys(done: Sequence[Recorded]) -> dict[str, Any]:
     code = {task: i for i, task in enumerate(tasks)}
     return {
         "task": (tasks, np.array([code[item.asked.key.task] for item in done], np.int32)),
-        **{name: np.array([getattr(item.asked.key, name) for item in done], np.int32) for name in ("doc_id", "choice", "repeat")},
+        **{
+            name: np.array([getattr(item.asked.key, name) for item in done], np.int32)
+            for name in ("doc_id", "choice", "repeat")
+        },
     }
 
 
@@ -170,7 +169,9 @@ def _gather(done: Sequence[Recorded], signal: str) -> dict[str, np.ndarray]:
     }
 
 
-def _signal_table(module: ModuleType, arrays: dict[str, np.ndarray], keys: dict[str, Any], texts: TokenTexts) -> pa.Table:
+def _signal_table(
+    module: ModuleType, arrays: dict[str, np.ndarray], keys: dict[str, Any], texts: TokenTexts
+) -> pa.Table:
     """The signal's rows: one a step, or one a step and layer where its key says so."""
     table: Table = module.TABLE
     values = {name: array for name, array in arrays.items() if name not in module.STEP_COLUMNS}

@@ -1,10 +1,10 @@
 """One run on disk: names, JSON files, state, and the Parquet files a reader may open.
 
-    <root>/<run_id>/run.json       what the run is
-                    status.json    how far it is, and who writes it
-                    parts/<shard>-<seq>/<table>.parquet    one commit = one directory
-                    tables/<table>.parquet                 after finish: every part merged and sorted
-                    results.json   lm-eval's results, written last: without it the run is not finished
+<root>/<run_id>/run.json       what the run is
+                status.json    how far it is, and who writes it
+                parts/<shard>-<seq>/<table>.parquet    one commit = one directory
+                tables/<table>.parquet                 after finish: every part merged and sorted
+                results.json   lm-eval's results, written last: without it the run is not finished
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def open_run(path: Path) -> Run:
 
 
 def _broken_file(path: Path) -> str:
-    for directory in ([path / "tables"] if (path / "results.json").is_file() else parts(path)):
+    for directory in [path / "tables"] if (path / "results.json").is_file() else parts(path):
         try:
             names = sorted(directory.glob("*.parquet"))
         except OSError as error:

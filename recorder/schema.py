@@ -86,9 +86,16 @@ REQUESTS = Table(
         *keyed(*REQUEST_KEY),
         Column("kind", WORD, "", "loglikelihood, loglikelihood_rolling or generate_until"),
         Column("args_hash", TEXT, "", "hash of what the harness asked: a changed task is noticed on resume"),
-        Column("input_ids", pa.list_(pa.int32()), "token id", "prompt, then scored or emitted tokens (the last is not fed)"),
+        Column(
+            "input_ids", pa.list_(pa.int32()), "token id", "prompt, then scored or emitted tokens (the last is not fed)"
+        ),
         Column("input_tokens", pa.list_(WORD), "", "readable text of each token of input_ids"),
-        Column("n_prompt", pa.int32(), "tokens", "leading tokens of input_ids that are prompt; step 0 is input_ids[n_prompt]"),
+        Column(
+            "n_prompt",
+            pa.int32(),
+            "tokens",
+            "leading tokens of input_ids that are prompt; step 0 is input_ids[n_prompt]",
+        ),
         Column("truncated_left", pa.int32(), "tokens", "prompt tokens the harness dropped to fit the context"),
         Column("continuation", TEXT, "", "scored text, or generated text as the harness received it"),
         Column("logprob", pa.float64(), "nat", "the harness's own log-likelihood; null for generations"),

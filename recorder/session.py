@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -16,13 +17,13 @@ import pyarrow.parquet as pq
 from recorder.config import IDENTITY_VERSION, RecordConfig, identity_hash
 from recorder.errors import Interrupted, LayerscopeError
 from recorder.progress import Progress, Watch
-from recorder.rundir import Run, find_runs, new_run_id, now, open_run, this_process
+from recorder.rundir import Run, find_runs, new_run_id, now, open_run, parts, this_process
 from recorder.schema import DOCS, FORMAT, REQUESTS, STEPS
 from recorder.signals import select
 from recorder.writer import RunWriter, check_writable
 
 EXTRA = "recording needs more packages: pip install 'layerscope[record]'"
-LOGGERS = ("lm_eval", "transformers", "datasets")
+LOGGERS = ("lm_eval", "transformers", "datasets", "huggingface_hub", "accelerate", "py.warnings")
 
 
 def record(config: RecordConfig, watch: Watch | None = None) -> Run:
@@ -35,6 +36,7 @@ def record(config: RecordConfig, watch: Watch | None = None) -> Run:
     root = Path(config.out).resolve()
     check_writable(root)
     path = find_or_make(config, root)
+    new = not path.exists()
     writer = RunWriter(path, (DOCS, REQUESTS, STEPS, *(module.TABLE for module in signals.values())))
     progress = Progress(path, watch)
     progress.start()
@@ -49,6 +51,11 @@ def record(config: RecordConfig, watch: Watch | None = None) -> Run:
         message = f"{error.strerror or error} while writing {path}"
         progress.stop("failed", message)
         raise LayerscopeError(f"{message}; make room, then the same command resumes the run") from error
+    except LayerscopeError as error:
+        progress.stop("failed", str(error))
+        if new and not parts(path):
+            shutil.rmtree(path)  # bad input found before anything was recorded leaves no empty run behind
+        raise
     except BaseException as error:
         progress.stop("failed", f"{type(error).__name__}: {error}")
         raise
@@ -92,7 +99,9 @@ def _refuse_difference(name: str, old: dict[str, Any], new: dict[str, Any]) -> N
     differing = sorted(field for field in {*old, *new} if old.get(field) != new.get(field))
     if differing:
         parts = [f"{field} was {old.get(field)!r} and is now {new.get(field)!r}" for field in differing]
-        raise LayerscopeError(f"run {name} has another configuration: {'; '.join(parts)}. Give --fresh to start a new run")
+        raise LayerscopeError(
+            f"run {name} has another configuration: {'; '.join(parts)}. Give --fresh to start a new run"
+        )
 
 
 def _record(config: RecordConfig, signals: dict[str, Any], writer: RunWriter, progress: Progress) -> None:
@@ -142,6 +151,7 @@ def _logged(path: Path) -> Iterator[None]:
     directory.mkdir(exist_ok=True)
     handler = logging.FileHandler(directory / "record.log", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.captureWarnings(True)
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [logger.propagate for logger in loggers]
     for logger in loggers:
@@ -155,6 +165,7 @@ def _logged(path: Path) -> Iterator[None]:
         for logger, propagate in zip(loggers, before, strict=True):
             logger.removeHandler(handler)
             logger.propagate = propagate
+        logging.captureWarnings(False)
         handler.close()
 
 
@@ -162,6 +173,3 @@ def known_tables(path: Path) -> Iterator[Any]:
     """The committed `requests` of a run."""
     for name in open_run(path).files(REQUESTS.name):
         yield pq.read_table(name, partitioning=None)
-
-
-

@@ -197,7 +197,10 @@ def scores(run: Run) -> dict[str, dict[str, float]]:
         found[task] = {
             name: value
             for name, value in metrics.items()
-            if isinstance(value, int | float) and "_stderr" not in name and "," in name
+            if isinstance(value, int | float)
+            and "," in name
+            and not name.startswith("bypass,")
+            and "_stderr" not in name
         }
     return found
 

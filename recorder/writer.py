@@ -150,8 +150,8 @@ def _buckets(source: ds.Dataset | None) -> list[ds.Expression]:
     if source is None:
         return []
     keys = source.to_table(columns=["task", "doc_id"])
+    keys = keys.set_column(0, "task", pc.cast(keys["task"], pa.string()))
     counts = keys.group_by(["task", "doc_id"]).aggregate([([], "count_all")])
-    counts = counts.set_column(0, "task", pc.cast(counts["task"], pa.string()))
     counts = counts.sort_by([("task", "ascending"), ("doc_id", "ascending")]).to_pylist()
     ranges: list[tuple[str, int, int]] = []
     rows = 0

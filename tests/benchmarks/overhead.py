@@ -46,8 +46,23 @@ from recorder.writer import RunWriter
 from tests import smollm2
 
 TINY = Path(__file__).parents[2] / "sample_runs" / "models" / "tiny"
-THINGS = "river mountain window garden engine letter market bridge winter summer doctor teacher yellow silver".split()
-VERBS = "carry break paint follow measure open repair remember borrow answer".split()
+THINGS = [
+    "river",
+    "mountain",
+    "window",
+    "garden",
+    "engine",
+    "letter",
+    "market",
+    "bridge",
+    "winter",
+    "summer",
+    "doctor",
+    "teacher",
+    "yellow",
+    "silver",
+]
+VERBS = ["carry", "break", "paint", "follow", "measure", "open", "repair", "remember", "borrow", "answer"]
 
 
 def write_tasks(directory: Path, questions: int, writes: int) -> None:
@@ -62,7 +77,9 @@ def write_tasks(directory: Path, questions: int, writes: int) -> None:
             handle.write(json.dumps({"q": asked, "choices": choices, "gold": i % 4}) + "\n")
     with open(directory / "writes.jsonl", "w", encoding="utf-8") as handle:
         for i in range(writes):
-            handle.write(json.dumps({"q": f"Story {i}. Once a {draw.choice(THINGS)} and a {draw.choice(THINGS)}"}) + "\n")
+            handle.write(
+                json.dumps({"q": f"Story {i}. Once a {draw.choice(THINGS)} and a {draw.choice(THINGS)}"}) + "\n"
+            )
     common = "test_split: test\ndataset_path: json\nmetadata: {version: 1.0}\n"
     (directory / "questions.yaml").write_text(
         f"task: bench_questions\n{common}dataset_kwargs: {{data_files: {{test: questions.jsonl}}}}\n"
@@ -220,7 +237,9 @@ def main() -> None:
             bench = load(name, root / "runs")
             for task, batch in itertools.product(given.tasks.split(","), map(int, given.batches.split(","))):
                 found = measure(bench, f"bench_{task}", batch, given.pairs, root)
-                print(f"{name:8} {task:10}" + "  ".join(f"{key} {value:.4g}" for key, value in found.items()), flush=True)
+                print(
+                    f"{name:8} {task:10}" + "  ".join(f"{key} {value:.4g}" for key, value in found.items()), flush=True
+                )
 
 
 if __name__ == "__main__":
