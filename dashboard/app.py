@@ -8,8 +8,7 @@ from types import ModuleType
 
 import streamlit as st
 
-from dashboard import state, views
-from recorder.errors import LayerscopeError
+from dashboard import controls, state, views
 
 # Comments, not docstrings: Streamlit draws the strings of its main script. It fetches a named icon from the internet,
 # so the tab's is drawn here; and it leaves room for a banner above every page.
@@ -33,10 +32,8 @@ def main() -> None:
         for i, view in enumerate(found)
     }
     state.remember_pages(pages)
-    try:
+    with controls.troubles():
         st.navigation(list(pages.values()), position="top").run()
-    except LayerscopeError as error:
-        state.say(str(error), kind="error")
 
 
 main()

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard import state, tokens
+from dashboard import controls, state, tokens
 from dashboard.charts import strips
 from dashboard.charts.statistics import STATISTICS
 from dashboard.queries import lens, rows
@@ -41,7 +41,7 @@ def prompt(run: Run, request: Request, row: dict[str, Any], picked: int | None) 
     verb = "generated" if generated else "scored"
     st.caption(f"{row['n_prompt']:,} prompt tokens, then {row['n_steps']:,} {verb} (marked)")
     if row["truncated_left"]:
-        state.say(
+        controls.say(
             f"The harness dropped the first {row['truncated_left']:,} prompt tokens to fit the model's context.",
             kind="warning",
         )
@@ -53,7 +53,7 @@ def answer(run: Run, request: Request, requests: pd.DataFrame, row: dict[str, An
     if generated:
         st.markdown("**Generated text**", help="As the harness received it, before its filters.")
         st.html(strips.passage(row["continuation"] or ""))
-        st.caption(f"Ended by {tokens.markdown(tokens.show(row['stop_reason']))}")
+        st.caption(f"Stop reason: {tokens.markdown(tokens.readable(row['stop_reason'] or 'not recorded'))}")
     else:
         st.html(strips.choices(rows(requests), request.choice))
     grades = state.ask(lens.grades, run, request.task, request.doc)
@@ -68,7 +68,7 @@ def cell(run: Run, request: Request, step: dict[str, Any], layer: int) -> None:
     found = rows(state.ask(lens.layers, run, *astuple(request), step["step"], step["step"]))
     numbers = next((row for row in found if row["layer"] == layer), None)
     if numbers is None:
-        state.say(f"Layer {layer} of step {step['step']} was not recorded.")
+        controls.say(f"Layer {layer} of step {step['step']} was not recorded.")
         return
     top = state.ask(lens.cell, run, *astuple(request), step["step"], layer)
     with st.container(border=True):

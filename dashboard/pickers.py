@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard import state, tokens
+from dashboard import controls, state, tokens
 from dashboard.queries import lens, rows
 from dashboard.queries.runs import short_model
 from recorder.rundir import Run
@@ -24,19 +24,20 @@ def pick_run() -> Run | None:
     runs = {run.run_id: run for run in state.store().runs if not run.problem}
     asked = next((run for run in state.store().runs if run.run_id == state.read("run")), None)
     if asked is not None and asked.problem:
-        state.say(f"The run {asked.run_id} cannot be shown: {asked.problem}.", kind="error")
+        controls.say(f"The run {asked.run_id} cannot be shown: {asked.problem}.", kind="error")
     if not runs:
-        state.say(f"There is no readable run under {', '.join(state.roots())}: record one, or see the Runs page.")
+        controls.say(f"There is no readable run under {', '.join(state.roots())}: record one, or see the Runs page.")
         return None
     newest = next((name for name, run in runs.items() if run.files("requests")), next(iter(runs)))
     names = list(runs)
-    chosen = newest if asked is not None and asked.problem else state.pick("run", "run", names, newest)
+    labels = {name: run_label(run) for name, run in runs.items()}
+    chosen = newest if asked is not None and asked.problem else controls.pick("run", "run", names, newest)
     st.selectbox(
         "Run",
         names,
-        format_func=lambda name: run_label(runs[name]),
+        format_func=labels.__getitem__,
         help="A run is one model recorded under one configuration.",
-        **state.bound("run", chosen, OF_RUN),
+        **controls.bound("run", chosen, OF_RUN),
     )
     return runs[chosen]
 
@@ -46,7 +47,7 @@ def run_label(run: Run) -> str:
     config = run.about.get("config") or {}
     state_shown = "" if run.state == "complete" else run.state
     parts = (config.get("name") or "", short_model(config.get("model") or ""), run.run_id, state_shown)
-    return " · ".join(tokens.readable(part, 40) for part in parts if part)
+    return " · ".join(tokens.readable(part, 40) for part in dict.fromkeys(parts) if part)
 
 
 def pick_task(run: Run) -> str | None:
@@ -54,16 +55,16 @@ def pick_task(run: Run) -> str | None:
     frame = state.ask(lens.tasks, run)
     if frame.empty:
         why = run.status.get("message") or ("Its first part is not written yet." if run.live else "")
-        state.say(f"This run ({run.state}) has recorded no requests. {why}".strip())
+        controls.say(f"This run ({run.state}) has recorded no requests. {why}".strip())
         return None
     counts = dict(zip(frame["task"], frame["documents"], strict=True))
-    chosen = state.pick("task", "task", list(counts), next(iter(counts)))
+    chosen = controls.pick("task", "task", list(counts), next(iter(counts)))
     st.selectbox(
         "Task",
         list(counts),
         format_func=lambda task: f"{task} · {counts[task]:,} documents",
         help="Task of the harness, with the documents recorded so far.",
-        **state.bound("task", chosen, OF_TASK),
+        **controls.bound("task", chosen, OF_TASK),
     )
     return chosen
 
@@ -73,7 +74,7 @@ def pick_document(run: Run, task: str) -> int:
     found = rows(state.ask(lens.documents, run, task))
     labels = {row["doc_id"]: document_label(row["doc_id"], row["correct"], row["start"]) for row in found}
     ids = list(labels)
-    chosen = state.pick("doc", "document", ids, ids[0])
+    chosen = controls.pick("doc", "document", ids, ids[0])
     at = ids.index(chosen)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         st.selectbox(
@@ -81,7 +82,7 @@ def pick_document(run: Run, task: str) -> int:
             ids,
             format_func=labels.__getitem__,
             help="Index in the task's evaluated split, whether the model was right, and how its prompt starts.",
-            **state.bound("doc", chosen, OF_DOCUMENT),
+            **controls.bound("doc", chosen, OF_DOCUMENT),
         )
         _step_button(":material/chevron_left:", "The document before", ids[at - 1] if at else None)
         _step_button(":material/chevron_right:", "The next document", ids[at + 1] if at + 1 < len(ids) else None)
@@ -112,26 +113,26 @@ def pick_request(requests: pd.DataFrame) -> tuple[int, int]:
     found = rows(requests)
     names = {row["choice"]: request_label(row) for row in found}
     gold = [row["choice"] for row in found if row["is_gold"]]
-    choice = state.pick("choice", "choice", list(names), gold[0] if gold else next(iter(names)))
+    choice = controls.pick("choice", "choice", list(names), gold[0] if gold else next(iter(names)))
     if len(names) > 1:
         st.selectbox(
             "Window" if found[0]["kind"] == "loglikelihood_rolling" else "Choice",
             list(names),
             format_func=names.__getitem__,
             help="Each answer choice was scored by a request of its own.",
-            **state.bound("choice", choice, ("repeat", *OF_REQUEST)),
+            **controls.bound("choice", choice, ("repeat", *OF_REQUEST)),
         )
     return choice, _pick_repeat([row["repeat"] for row in found if row["choice"] == choice])
 
 
 def _pick_repeat(repeats: list[int]) -> int:
-    chosen = state.pick("repeat", "repeat", repeats, repeats[0])
+    chosen = controls.pick("repeat", "repeat", repeats, repeats[0])
     if len(repeats) > 1:
         st.selectbox(
             "Repeat",
             repeats,
             help="The task asks for several generations of each document.",
-            **state.bound("repeat", chosen, OF_REQUEST),
+            **controls.bound("repeat", chosen, OF_REQUEST),
         )
     return chosen
 

@@ -257,7 +257,8 @@ class Decoder:
         `out`: a buffer to use again, (n or more, columns).
         """
         if self.linear is not None:
-            weight, bias = self.linear.weight, self.linear.bias
+            weight: torch.Tensor = self.linear.weight
+            bias: torch.Tensor | None = self.linear.bias
             if columns is not None:
                 weight, bias = weight[columns], None if bias is None else bias[columns]
             self._local.columns = (weight, bias, out)
@@ -280,7 +281,7 @@ class Decoder:
                 return
             seen: list[Any] = []
             hook = self.architecture.model.register_forward_hook(lambda _m, _a, output: seen.append(output.logits))
-            with _hooked(hook), _replaced(self.linear, lambda x: seen.append(x) or self._head_forward(x)):
+            with _hooked(hook), _replaced(self.linear, lambda x: (seen.append(x), self._head_forward(x))[1]):
                 self._local.columns = (self.linear.weight, self.linear.bias, None)
                 self._local.hidden = normed.unsqueeze(0)
                 self.architecture.model(self._dummy, use_cache=False)

@@ -13,7 +13,7 @@ from lm_eval import utils
 from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 
-from recorder.alignment import Asked, Key, Served
+from recorder.alignment import Asked, Key, Served, Want
 from recorder.architectures import Architecture
 from recorder.capture import capture
 from recorder.errors import LayerscopeError
@@ -203,7 +203,11 @@ class RecordingLM(HFLM):
         return logits
 
     def _measure(self, served: Sequence[Served | None], logits: torch.Tensor, residual: list[torch.Tensor]) -> None:
-        rows, positions, groups, own, fresh = [], [], [], [], []
+        rows: list[int] = []
+        positions: list[int] = []
+        groups: list[list[Want]] = []
+        own: list[set[int]] = []
+        fresh: list[int] = []
         for b, row in enumerate(served):
             if row is None:
                 continue

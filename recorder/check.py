@@ -23,7 +23,7 @@ class Report:
     passed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
-    def add(self, name: str, offenders: list[dict[str, Any]], total: int) -> None:
+    def add(self, name: str, offenders: list[dict[Any, Any]], total: int) -> None:
         if total == 0:
             self.passed.append(name)
             return

@@ -100,10 +100,7 @@ def _insert(top_value: Any, top_id: Any, values: Any, first_id: int) -> None:
 
 @njit
 def _has_nan(values: Any) -> bool:
-    for i in range(values.shape[0]):
-        if values[i] != values[i]:
-            return True
-    return False
+    return np.isnan(values).any()
 
 
 @njit(nogil=True, cache=True)

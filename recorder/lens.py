@@ -6,6 +6,7 @@ by tile, by `recorder.kernel` on a CPU and by torch elsewhere; sums of tiles are
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -160,7 +161,7 @@ class Lens:
     def _shares(self, layers: int) -> list[tuple[int, int]]:
         n = min(self._threads, layers)
         cuts = [layers * i // n for i in range(n + 1)]
-        return list(zip(cuts, cuts[1:], strict=False))
+        return list(itertools.pairwise(cuts))
 
     def _thresholds(self, normed: torch.Tensor, targets: Targets) -> torch.Tensor | None:
         """(targets, layers) logits of the targets; None where each tile holds the whole vocabulary."""

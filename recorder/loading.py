@@ -47,7 +47,8 @@ def load_model(config: RecordConfig) -> RecordingLM:
     if batch == "auto" and device == "cpu":
         batch = CPU_AUTO_BATCH  # there is no memory limit to probe, and lm-eval's probe would fill the machine
     try:
-        return RecordingLM(pretrained=model, device=device, dtype=_dtype(config.dtype), batch_size=batch, **arguments)
+        made: Any = RecordingLM  # lm-eval's registry decorator hides the class's signature
+        return made(pretrained=model, device=device, dtype=_dtype(config.dtype), batch_size=batch, **arguments)
     except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
         raise LayerscopeError(f"the model {config.model} cannot be loaded: {_first(error)}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,7 +43,7 @@ class Table:
         about = {"layerscope.table": self.name, "layerscope.format": str(FORMAT), "layerscope.meaning": self.meaning}
         return pa.schema([column.field() for column in self.columns], metadata=about)
 
-    def build(self, arrays: Mapping[str, object]) -> pa.Table:
+    def build(self, arrays: Mapping[str, Any]) -> pa.Table:
         """Arrow table from one array a column. Raises ValueError where the names differ from the declaration."""
         if set(arrays) != set(self.names):
             raise ValueError(f"table {self.name}: expected columns {sorted(self.names)}, got {sorted(arrays)}")

@@ -172,4 +172,4 @@ def _logged(path: Path) -> Iterator[None]:
 def known_tables(path: Path) -> Iterator[Any]:
     """The committed `requests` of a run."""
     for name in open_run(path).files(REQUESTS.name):
-        yield pq.read_table(name, partitioning=None)
+        yield pq.ParquetFile(name).read()

@@ -1,4 +1,4 @@
-"""DuckDB over one run, a root of runs, or a list: one view per table, each with `run_id`. The only file importing duckdb.
+"""DuckDB over one run, a root of runs, or a list: one view per table, each with `run_id`. Only this imports duckdb.
 
 A run that is broken, newer, or deleted while it is read stays listed in `runs` with its state; its rows leave the
 other views, and no other run is disturbed.
@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from recorder.errors import LayerscopeError
 from recorder.rundir import TRASH, Run, find_runs, open_run
@@ -106,29 +107,34 @@ class Store:
             cursor = self._connection.cursor()
             try:
                 return fetch(cursor.execute(query, params) if params is not None else cursor.execute(query))
-            except (duckdb.IOException, duckdb.InvalidInputException, duckdb.HTTPException) as error:
-                if not self._set_aside(str(error)):
-                    raise StoreError(_first_line(error)) from error
-            except duckdb.Error as error:
+            except (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException) as error:
                 raise StoreError(_first_line(error)) from error
+            except duckdb.Error as error:
+                if not self._set_aside(query, str(error)):
+                    raise StoreError(_first_line(error)) from error
             finally:
                 cursor.close()
         raise StoreError("every run of this store is broken")
 
-    def _set_aside(self, message: str) -> bool:
-        """Take the run that a read error names out of the views; False where the error names none."""
+    def _set_aside(self, query: str, message: str) -> bool:
+        """Take the run that cannot be read out of the views; False where every run can."""
         with self._lock:
+            reading = [table for name, table in self.tables.items() if name in _words(query)]
             for run in self.runs:
-                if not run.problem and str(run.path) in message:
+                if run.problem:
+                    continue
+                named = str(run.path) in message
+                problem = message.splitlines()[0][:300] if named else _unreadable(run, reading)
+                if problem:
                     if run.path.exists():
-                        self._bad[run.run_id] = f"cannot be read: {message.splitlines()[0][:300]}"
+                        self._bad[run.run_id] = f"cannot be read: {problem}"
                     self.refresh()
                     return True
         return False
 
     def _build(self, query: str) -> None:
         """Create the views that `query` names and that are not there yet: a list of runs opens no Parquet file."""
-        words = set(re.findall(r"\w+", query.lower()))
+        words = _words(query)
         everything = bool(words & {"show", "describe", "information_schema", "duckdb_views", "duckdb_columns"})
         with self._lock:
             cursor = self._connection.cursor()
@@ -157,6 +163,22 @@ class Store:
     def _runs_table(self) -> pa.Table:
         rows = [describe_run(run) for run in self.runs]
         return pa.Table.from_pylist(rows, schema=pa.schema(list(RUNS_COLUMNS.items())))
+
+
+def _words(query: str) -> set[str]:
+    return set(re.findall(r"\w+", query.lower()))
+
+
+def _unreadable(run: Run, tables: Sequence[Table]) -> str:
+    """What is wrong with the first file of these tables that cannot be read to its end; '' where all can."""
+    for table in tables:
+        for path in run.files(table.name):
+            try:
+                for _ in pq.ParquetFile(path).iter_batches():
+                    pass
+            except (OSError, pa.ArrowException) as error:
+                return f"{path.name}: {str(error).splitlines()[0][:200]}"
+    return ""
 
 
 def ask_tables(directory: Path, query: str) -> pa.Table:

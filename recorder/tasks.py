@@ -11,6 +11,7 @@ from typing import Any
 
 import datasets
 import lm_eval.tasks
+from datasets.exceptions import DatasetsError
 from lm_eval.api.task import ConfigurableTask
 
 from recorder.config import Prompt, RecordConfig
@@ -52,12 +53,12 @@ class _Manager(lm_eval.tasks.TaskManager):
     loaded: Any = None
 
     def load(self, task_list: Any) -> Any:
-        return self.loaded if self.loaded is not None else super().load(task_list)  # pyright: ignore
+        return self.loaded if self.loaded is not None else super().load(task_list)
 
     def load_task_or_group(self, task_list: Any = None) -> Any:
         if self.loaded is not None:
             return self.loaded
-        return super().load_task_or_group(task_list)  # pyright: ignore
+        return super().load_task_or_group(task_list)
 
 
 def load_tasks(config: RecordConfig) -> LoadedTasks:
@@ -103,7 +104,7 @@ def _load(manager: _Manager, names: list[str]) -> Any:
     with _beside_yaml(manager):
         try:
             return load(names)
-        except (OSError, ValueError, KeyError, ConnectionError, datasets.exceptions.DatasetsError) as error:
+        except (OSError, ValueError, KeyError, ConnectionError, DatasetsError) as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise LayerscopeError(f"the tasks {', '.join(names)} cannot be loaded: {first}") from error
 
@@ -118,7 +119,7 @@ def _beside_yaml(manager: _Manager) -> Iterator[None]:
         with contextlib.chdir(directory) if directory else contextlib.nullcontext():
             try:
                 own(self, dataset_kwargs, **kwargs)
-            except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            except (OSError, ValueError, DatasetsError) as error:
                 first = str(error).strip().splitlines()[0]
                 raise LayerscopeError(f"the data of task {self.config.task} cannot be loaded: {first}") from error
 

@@ -64,9 +64,9 @@ def build(family: str, vocabulary: int, seed: int = 0, **more: Any) -> torch.nn.
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": 256,
-        "pad_token_id": 2,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
         "initializer_range": 0.15,
     }
     config = AutoConfig.for_model(family, **(fields | FAMILIES[family] | more))

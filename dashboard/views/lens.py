@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard import panels, pickers, state, tokens
+from dashboard import controls, panels, pickers, state, tokens
 from dashboard.charts import heatmap
 from dashboard.charts.statistics import DEFAULT, STATISTICS, Statistic
 from dashboard.panels import Request
@@ -24,7 +24,7 @@ PAGE, WIDTH, CELL = 1120, 720, 400
 
 
 def render() -> None:
-    state.open_notices()
+    controls.open_notices()
     run_column, task_column, document_column = st.columns([3, 2, 4], vertical_alignment="bottom")
     with run_column:
         run = pickers.pick_run()
@@ -59,25 +59,25 @@ def _picked_step(steps: pd.DataFrame) -> int | None:
     options = [int(step) for step in steps["step"]]
     if not options:
         return None
-    return state.pick("step", "step", options, 0 if 0 in options else options[0])
+    return controls.pick("step", "step", options, 0 if 0 in options else options[0])
 
 
 def _layers(run: Run, request: Request, steps: pd.DataFrame, picked: int | None) -> None:
     """The heatmap and the panel of its picked cell; where there is none, why."""
     signals = run.about.get("signals") or (run.about.get("config") or {}).get("signals") or []
     if "logit_lens" not in signals:
-        state.say("This run recorded no layers. Record it again with --signals logit_lens to see them here.")
+        controls.say("This run recorded no layers. Record it again with --signals logit_lens to see them here.")
         return
     if picked is None:
-        state.say("This request has no steps: nothing was scored or generated, so there is no layer to show.")
+        controls.say("This request has no steps: nothing was scored or generated, so there is no layer to show.")
         return
     statistic, first = _controls(steps, picked)
     cells = state.ask(lens.layers, run, *astuple(request), first, first + WINDOW - 1)
     if cells.empty:
-        state.say("The layers of these steps are not on disk: a run in progress writes them with its next commit.")
+        controls.say("The layers of these steps are not on disk: a run in progress writes them with its next commit.")
         return
     layers = sorted({int(layer) for layer in cells["layer"]})
-    layer = state.pick("layer", "layer", layers, layers[-1])
+    layer = controls.pick("layer", "layer", layers, layers[-1])
     map_column, cell_column = _beside(heatmap.full_width(len(set(cells["step"])), WIDTH))
     with map_column:
         _heatmap(cells, steps, statistic, (picked, layer), f"map:{run.run_id}:{request}:{first}")
@@ -93,7 +93,7 @@ def _beside(width: int) -> list[Any]:
 def _controls(steps: pd.DataFrame, picked: int) -> tuple[Statistic, int]:
     """(statistic, first step of the window)."""
     left, right = st.columns([3, 2], gap="medium", vertical_alignment="bottom")
-    name = state.pick("stat", "statistic", list(STATISTICS), DEFAULT)
+    name = controls.pick("stat", "statistic", list(STATISTICS), DEFAULT)
     with left:
         st.segmented_control(
             "Colour",
@@ -101,7 +101,7 @@ def _controls(steps: pd.DataFrame, picked: int) -> tuple[Statistic, int]:
             format_func=lambda name: STATISTICS[name].label,
             required=True,
             help="  \n".join(f"**{s.title}**: {s.meaning}" for s in STATISTICS.values()),
-            **state.bound("stat", name),
+            **controls.bound("stat", name),
         )
     with right:
         return STATISTICS[name], _window(steps, picked)
@@ -114,13 +114,13 @@ def _window(steps: pd.DataFrame, picked: int) -> int:
         return low
     latest = high - WINDOW + 1
     around = min(max(picked - picked % WINDOW, low), latest)
-    first = state.pick("from", "first step", range(low, latest + 1), around)
+    first = controls.pick("from", "first step", range(low, latest + 1), around)
     st.slider(
         f"Steps {first} to {first + WINDOW - 1} of {low} to {high}",
         low,
         latest,
         help=f"First of the {WINDOW} steps shown. Prompt tokens, when recorded, have negative steps.",
-        **state.bound("from", first),
+        **controls.bound("from", first),
     )
     return first
 

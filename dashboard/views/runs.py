@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dashboard import state, tokens
+from dashboard import controls, state, tokens
 from dashboard.charts import strips
 from dashboard.queries import rows, runs
 from recorder.rundir import Run
@@ -30,11 +30,11 @@ STATES = {
     "newer": "? newer format",
 }
 COLUMNS = {
-    "name": st.column_config.TextColumn("Run", help="Its label, or its id where nobody gave one", width=180),
+    "name": st.column_config.TextColumn("Run", help="Its label, or its id where nobody gave one", width=175),
     "state_shown": st.column_config.TextColumn("State", width=115),
     "model_name": st.column_config.TextColumn("Model", help="Last part of hub id or path; in full below", width=125),
-    "task_list": st.column_config.TextColumn("Tasks", width=100),
-    "score": st.column_config.TextColumn("Score", help="Main metric of each task, by the harness", width=150),
+    "task_list": st.column_config.TextColumn("Tasks", width=125),
+    "score": st.column_config.TextColumn("Score", help="Main metric of each task, by the harness", width=130),
     "done": st.column_config.TextColumn("Documents", help="Documents answered, of those asked for", width=90),
     "signal_list": st.column_config.TextColumn("Signals", help="Recorded of every forward pass", width=110),
     "bytes": st.column_config.NumberColumn("Size", format="bytes", help="On disk", width=70),
@@ -59,12 +59,12 @@ def render() -> None:
         placeholder="name, model, task or state",
         icon=":material/search:",
         help="Shows the runs in which every word occurs: in their name, id, model, task or state.",
-        **state.bound("q", words),
+        **controls.bound("q", words),
     )
     shown = runs.matching(frame, words)
     st.caption(f"{len(shown):,} of {len(frame):,} runs" if words else f"{len(frame):,} runs")
     if shown.empty:
-        state.say(f"No run matches {words}. Words are looked for in name, id, model, task and state.")
+        controls.say(f"No run matches {words}. Words are looked for in name, id, model, task and state.")
     else:
         _table(shown)
     _chosen(frame)
@@ -84,6 +84,8 @@ def _table(shown: pd.DataFrame) -> None:
     chosen = state.read("run")
     shown = shown.assign(state_shown=[STATES.get(name, name) for name in shown["state"]])
     key = f"runs:{hash(ids)}"  # another list of runs is another table: a selection never moves to another run
+    rows_shown = [ids.index(chosen)] if chosen in ids else []
+    st.session_state[key] = {"selection": {"rows": rows_shown, "columns": [], "cells": []}}
     st.dataframe(
         shown,
         key=key,
@@ -92,7 +94,6 @@ def _table(shown: pd.DataFrame) -> None:
         hide_index=True,
         on_select=functools.partial(_selected, key, ids),
         selection_mode="single-row",
-        selection_default={"selection": {"rows": [ids.index(chosen)] if chosen in ids else []}},
         placeholder="",
         alt="Table of runs",
     )
@@ -111,7 +112,7 @@ def _chosen(frame: pd.DataFrame) -> None:
         return
     row = next((row for row in rows(frame) if row["run_id"] == asked), None)
     if row is None:
-        state.say(f"The run {asked} is not here: it was deleted, or lies under another root.", kind="warning")
+        controls.say(f"The run {asked} is not here: it was deleted, or lies under another root.", kind="warning")
         return
     with st.container(border=True):
         _details(row)
@@ -135,11 +136,11 @@ def _trouble(row: dict[str, Any]) -> None:
     run = state.store().run(row["run_id"])
     if row["problem"]:
         kind = "warning" if row["state"] == "newer" else "error"
-        state.say(f"This run cannot be read: {row['problem']}.", kind=kind)
+        controls.say(f"This run cannot be read: {row['problem']}.", kind=kind)
     elif row["state"] == "failed" and run is not None:
-        state.say(f"The recording failed: {run.status.get('message') or 'it did not say why'}", kind="error")
+        controls.say(f"The recording failed: {run.status.get('message') or 'it did not say why'}", kind="error")
     elif row["state"] == "lost":
-        state.say(
+        controls.say(
             "The recording ended without saying so: its process is gone. What it wrote can be looked at, and the same "
             "layerscope record command resumes it.",
             kind="warning",
@@ -167,7 +168,7 @@ def progress_text(run: Run) -> tuple[float, str]:
     parts = [f"{done:,} of {total:,} documents" if total else run.status.get("message") or run.state]
     if progress.get("rate"):
         parts.append(f"{progress['rate']:.1f} a second")
-    if progress.get("seconds_left") is not None:
+    if progress.get("seconds_left"):
         parts.append(f"{progress['seconds_left']:,.0f} s left")
     head = " on ".join(part for part in (runs.short_model(config.get("model") or run.run_id), tasks) if part)
     return (min(1.0, done / total) if total else 0.0), f"{head} ({run.state}): {', '.join(parts)}"

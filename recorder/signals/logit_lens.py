@@ -45,7 +45,7 @@ def compute(states: States, top_k: int) -> dict[str, np.ndarray]:
     residual = states.residual
     norm = residual.norm(dim=-1)
     cosine = (residual[:, :-1] * residual[:, 1:]).sum(-1) / (norm[:, :-1] * norm[:, 1:])
-    cos_next = np.ma.masked_all(norm.shape, np.float32)
+    cos_next = np.ma.masked_all(norm.shape, np.dtype("float32"))
     cos_next[:, :-1] = cosine.cpu().numpy()
     top_ids = lens.top_ids[position]
     return {

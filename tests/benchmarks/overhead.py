@@ -1,8 +1,8 @@
 """What recording costs: the same task with plain HFLM and recorded, interleaved, on one loaded model.
 
-    python -m tests.benchmarks.overhead [--models smollm2,tiny] [--pairs 3] [--batches 8,1] [--questions 200] [--writes 30]
+    python -m tests.benchmarks.overhead [--models smollm2,tiny] [--batches 8,1] [--pairs 3]
 
-Prints, for each model, task and batch size: seconds plain and recorded (medians), their ratio (median of the pairs), the
+Prints, for each model, task and batch size: seconds plain and recorded (medians), ratio (median of the pairs), the
 floor, ratio / floor, rows a second, bytes a step, and peak memory. The floor is plain plus one matrix product of every
 layer at every distinct position with the head, at the speed of the faster of two ways to run that product (whole, or in
 tiles), measured around each pair. Recorded time covers everything: capture, lens, writing, merging the finished run.

@@ -16,6 +16,12 @@ from tests.dashboard.synthetic import Spec
 GOOD = "20261130t214500z-aaaaaa"
 OTHER = "20261130t214500z-bbbbbb"
 
+SCRIPT = """
+from dashboard import controls
+from dashboard.views import {view}
+with controls.troubles():
+    {view}.render()
+"""
 Open = Callable[..., AppTest]
 
 
@@ -76,7 +82,8 @@ def no_signals(root: Path) -> None:
 
 
 ROOTS = {
-    make.__name__: make for make in (good, empty, no_about, garbage, truncated, rotten, newer, live, begun, lost, no_signals)
+    make.__name__: make
+    for make in (good, empty, no_about, garbage, truncated, rotten, newer, live, begun, lost, no_signals)
 }
 
 
@@ -94,7 +101,7 @@ def page(root: Path) -> Open:
     """page("lens", run=..., doc=...): that view, drawn over `root`."""
 
     def open_page(view: str, **params: object) -> AppTest:
-        test = AppTest.from_string(f"from dashboard.views import {view}\n{view}.render()", default_timeout=30)
+        test = AppTest.from_string(SCRIPT.format(view=view), default_timeout=30)
         for name, value in params.items():
             test.query_params[name] = str(value)
         return test.run()

@@ -158,7 +158,7 @@ def lens_table(spec: Spec, table: Table, rows: list[tuple[Asked, int]]) -> pa.Ta
         tops.append([first, *(30 + layer + i for i in range(1, TOP))])
     prob = np.array([(layer + 1) / (LAYERS + 1) for *_, layer in cells])
     entropy = np.array([np.nan if layer == spec.nan_layer else 5.0 - layer for *_, layer in cells])
-    last = np.array([layer == LAYERS - 1 for *_, layer in cells])
+    last = np.array([layer == LAYERS - 1 for *_, layer in cells], bool)
     return table.build(
         {
             **keys(rows, LAYERS),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dashboard.state import LOOK_AGAIN
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import GOOD, OTHER, ROOTS, Open, words
 from tests.dashboard.synthetic import LAYERS, Spec
@@ -82,6 +85,23 @@ def test_a_broken_run_in_the_link_is_named_and_another_shown(root: Path, page: O
     assert test.get("plotly_chart")
 
 
+def test_a_run_deleted_while_open_is_named_and_another_shown(root: Path, page: Open) -> None:
+    ROOTS["good"](root)
+    synthetic.write(root, Spec(OTHER))
+    test = page("lens", run=OTHER)
+    shutil.rmtree(root / OTHER)
+    assert not test.run().exception  # the list of runs is still the one from before
+    time.sleep(LOOK_AGAIN)
+    test.run()
+    assert f"run {OTHER}, which is not here" in said(test)
+    assert test.get("plotly_chart")
+
+
+def test_a_rotten_run_is_named(root: Path, page: Open) -> None:
+    ROOTS["rotten"](root)
+    assert f"The run {OTHER} cannot be read" in said(page("lens", run=OTHER))
+
+
 def test_a_run_without_layers_says_which_flag_records_them(root: Path, page: Open) -> None:
     ROOTS["no_signals"](root)
     test = page("lens")
@@ -104,7 +124,7 @@ def test_a_run_that_wrote_nothing_yet_says_so(root: Path, page: Open) -> None:
 def test_a_generation_shows_its_text_and_why_it_ended(root: Path, page: Open) -> None:
     ROOTS["good"](root)
     test = page("lens", task="write")
-    assert "Ended by" in said(test)
+    assert "Stop reason" in said(test)
     assert "length" in said(test)
     assert test.selectbox(key="url:repeat").options == ["0", "1"]
 

@@ -80,7 +80,9 @@ def test_the_list_opens_no_table(root: Path, page: Open, monkeypatch: pytest.Mon
     two(root)
     asked: list[str] = []
     answer = Store.sql
-    monkeypatch.setattr(Store, "sql", lambda self, query, params=None: asked.append(query) or answer(self, query, params))
+    monkeypatch.setattr(
+        Store, "sql", lambda self, query, params=None: asked.append(query) or answer(self, query, params)
+    )
     page("runs", run=GOOD)
     assert asked
     assert all("FROM runs" in query for query in asked)
@@ -96,5 +98,7 @@ def test_short_model(model: str, short: str) -> None:
 
 def test_main_scores_prefers_the_plain_metric() -> None:
     assert main_scores({"t": {"acc_norm,none": 0.5, "acc,none": 0.25}}) == "0.250 acc"
-    assert main_scores({"t": {"odd,none": 0.5}, "u": {"exact_match,strict": 1.0}}) == "t 0.500 odd  ·  u 1.000 exact_match"
+    assert (
+        main_scores({"t": {"odd,none": 0.5}, "u": {"exact_match,strict": 1.0}}) == "t 0.500 odd  ·  u 1.000 exact_match"
+    )
     assert main_scores({}) == ""
