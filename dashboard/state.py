@@ -56,10 +56,11 @@ def ask(query: Callable[..., pd.DataFrame], run: Run, *filters: Hashable) -> pd.
 def _ask(
     name: str, path: str, revision: str, filters: tuple[Hashable, ...], _store: Store, _run_id: str, _query: Any
 ) -> pd.DataFrame:
-    try:
-        return _query(_store, _run_id, *filters)
-    except StoreError:  # a rotten file of another run can fail the view they share: ask this run alone
-        return _query(open_store(path), _run_id, *filters)
+    rows = _query(_store, _run_id, *filters)
+    asked = _store.run(_run_id)
+    if asked is not None and asked.problem:  # found rotten while it was read: the store has set it aside
+        raise StoreError(asked.problem.removeprefix("cannot be read: "))
+    return rows
 
 
 def read(name: str, default: str = "") -> str:
