@@ -280,8 +280,13 @@ class Decoder:
                 self.linear = None
                 return
             seen: list[Any] = []
+
+            def noticed(hidden: torch.Tensor) -> torch.Tensor:
+                seen.append(hidden)
+                return self._head_forward(hidden)
+
             hook = self.architecture.model.register_forward_hook(lambda _m, _a, output: seen.append(output.logits))
-            with _hooked(hook), _replaced(self.linear, lambda x: (seen.append(x), self._head_forward(x))[1]):
+            with _hooked(hook), _replaced(self.linear, noticed):
                 self._local.columns = (self.linear.weight, self.linear.bias, None)
                 self._local.hidden = normed.unsqueeze(0)
                 self.architecture.model(self._dummy, use_cache=False)

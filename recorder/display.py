@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -117,7 +116,7 @@ def _type_name(name: str) -> str:
 
 
 def start_dashboard(app: Path, roots: Iterable[Path], host: str, port: int, browser: bool) -> None:
-    """Run Streamlit in this terminal until Ctrl-C, on a free port from `port` on."""
+    """Become Streamlit, in this terminal until Ctrl-C, on a free port from `port` on. Does not return."""
     found = [root.resolve() for root in roots]
     for root in found:
         if not root.is_dir():
@@ -136,15 +135,7 @@ def start_dashboard(app: Path, roots: Iterable[Path], host: str, port: int, brow
     command = [sys.executable, "-m", "streamlit", "run", str(app)]
     command += [f"--{name}={value}" for name, value in flags.items()]
     print(f"Layerscope is at http://{host}:{port} (stop it with Ctrl-C)", flush=True)
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-    try:
-        code = process.wait()
-    except KeyboardInterrupt:
-        process.terminate()
-        code = process.wait()
-        code = 0
-    if code:
-        raise LayerscopeError(f"the dashboard ended with exit code {code}")
+    os.execve(command[0], command, environment)  # this process becomes the server: no child is left behind
 
 
 def _free_port(host: str, port: int) -> int:

@@ -164,14 +164,20 @@ class Lens:
         return list(itertools.pairwise(cuts))
 
     def _thresholds(self, normed: torch.Tensor, targets: Targets) -> torch.Tensor | None:
-        """(targets, layers) logits of the targets; None where each tile holds the whole vocabulary."""
+        """(targets, layers) logits that a token must exceed to outrank the target; None where each tile holds the whole
+        vocabulary. The target's logit comes from a product of another shape than the tiles, so it is raised by what
+        products may differ in: a copy of the target's row must not outrank it by its last bit."""
         if self.decoder.linear is None:
             return None
         layers, positions, width = normed.shape
         unique, inverse = np.unique(targets.ids, return_inverse=True)
         columns = torch.from_numpy(unique).to(normed.device)
         logits = self.decoder.tile(normed.reshape(-1, width), columns).view(layers, positions, len(unique))
-        return logits[:, torch.from_numpy(targets.positions), torch.from_numpy(inverse)].T.contiguous()
+        owner, column = torch.from_numpy(targets.positions), torch.from_numpy(inverse)
+        length = (
+            normed.float().norm(dim=-1)[:, owner] * self.decoder.linear.weight[columns].float().norm(dim=-1)[column]
+        )
+        return (logits[:, owner, column] + 4 * torch.finfo(torch.float32).eps * length).T.contiguous()
 
     def _worker(
         self, normed: torch.Tensor, threshold: torch.Tensor | None, targets: Targets, fold: Callable[..., None]

@@ -15,6 +15,7 @@ from recorder.errors import LayerscopeError
 TEXT = "The capital of France is Paris, and 2 + 2 = 4."
 
 
+@torch.no_grad()
 def prove(model: torch.nn.Module, input_ids: torch.Tensor) -> tuple[Architecture, Decoder, dict[str, Any]]:
     """Map `model` and check the map on `input_ids` (1, n >= 2): (architecture, decoder, figures).
 

@@ -211,7 +211,9 @@ class Recorder:
             if abs(total - logprob) > limit:
                 raise LayerscopeError(
                     f"request {tuple(item.asked.key)}: the recorded steps sum to {total:.6f} but the harness scored "
-                    f"{logprob:.6f} (more than {limit:.2g} apart); recording stops rather than write wrong numbers"
+                    f"{logprob:.6f} (more than {limit:.2g} apart); recording stops rather than write wrong numbers. "
+                    "lm-eval's logits cache mis-scores requests that cut one text at different places: try "
+                    "--model-args logits_cache=False"
                 )
         self._on_answer(item.asked.key)
         self._check_ready(item)

@@ -1,4 +1,4 @@
-"""What a model says at each layer, from its own forward alone: blocks are taken away, nothing of the recorder's runs."""
+"""What a model says at each layer, from its own forward alone: blocks are taken away, no code of ours runs."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def layered(model: nn.Module, ids: Sequence[int]) -> Reference:
     def note(hidden: Any) -> None:
         streams.append((hidden if isinstance(hidden, torch.Tensor) else hidden[0])[0].double().numpy())
 
-    hooks = [blocks[0].register_forward_pre_hook(lambda _m, args, kwargs: note(args[0] if args else kwargs["hidden_states"]),
-                                                 with_kwargs=True)]  # fmt: skip
+    def note_input(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        note(args[0] if args else kwargs["hidden_states"])
+
+    hooks = [blocks[0].register_forward_pre_hook(note_input, with_kwargs=True)]
     hooks += [block.register_forward_hook(lambda _m, _a, output: note(output)) for block in blocks]
     last = logits64(model, list(ids))
     for hook in hooks:

@@ -1,0 +1,161 @@
+"""Scores are plain HFLM's to the last bit: recording must not change what is evaluated."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recorder.check import check_run
+from recorder.errors import LayerscopeError
+from tests.conftest import TASKS, choice_task, generation_task, write_task
+from tests.recorder.numbers.harness import answers, metrics, plain
+from tests.recorder.numbers.tables import key, rows
+
+QUESTION = "Q: 3 + 4 = A:"
+AWKWARD = [
+    {"question": QUESTION, "choices": ["7", "7 8", "7 8 9", "12"], "gold": 0},  # a choice is a prefix of another
+    {"question": "letters: a b c ->", "choices": ["d", "e", "f"], "gold": 0},  # one token each
+    {"question": "The capital of France is", "choices": ["Paris in spring", "a town", "Paris"], "gold": 2},
+    {"question": QUESTION, "choices": ["7", "7 8", "7 8 9", "12"], "gold": 0},  # the same document again
+    {"question": "copy: a |", "choices": ["a", "a", "b"], "gold": 0},  # the same choice twice
+    {"question": "copy: 🎉 한국어 |", "choices": ["🎉 한국어", "한국어 🎉"], "gold": 0},
+    {"question": "", "choices": ["The capital", "Rome"], "gold": 0},
+]
+CUT_ELSEWHERE = [
+    {"question": QUESTION, "choices": ["7 8 9", "7"], "gold": 1},
+    {"question": QUESTION + " 7", "choices": ["8 9", "8"], "gold": 0},  # the same text, cut elsewhere
+]
+LONG = " ".join(f"The capital of France is Paris. Q: {i} + {i + 1} = A: {2 * i + 1}" for i in range(16))
+PROMPTS = [
+    "The capital of France is",
+    "reverse: nail fire ring ->",
+    "copy: plate park nose frog train wall |",
+    "Q: 8 + 5 = A:",
+    "The capital of France is",
+]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tasks")
+    choice_task(directory, "awkward", AWKWARD)
+    choice_task(directory, "cut_elsewhere", CUT_ELSEWHERE)
+    choice_task(directory, "glued", AWKWARD, target_delimiter="")
+    generation_task(directory, "written", PROMPTS, sampling={"max_gen_toks": 12})
+    measured = {name: {"metric": name} for name in ("word_perplexity", "byte_perplexity", "bits_per_byte")}
+    write_task(
+        directory,
+        "long",
+        [{"text": LONG}, {"text": "Paris"}, {"text": LONG[:300]}],
+        output_type="loglikelihood_rolling",
+        doc_to_text="",
+        doc_to_target="{{text}}",
+        metric_list=list(measured.values()),
+    )
+    return directory
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["logits_cache", "no_cache"])
+@pytest.mark.parametrize("batch", [1, 5, 64])
+def test_log_likelihoods_are_bit_identical(
+    batch: int, cached: bool, tasks: Path, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["awkward", "glued"]
+    expected = plain(names, tasks, monkeypatch, batch_size=batch, logits_cache=cached)
+    run = record(tasks=names, include_path=str(tasks), batch_size=batch, model_args={"logits_cache": cached})
+    assert check_run(run.path).failed == []
+    found = {key(row)[:3]: (row["logprob"], row["greedy"]) for row in rows(run, "requests")}
+    assert found == answers(expected)
+    assert metrics(run.results) == metrics(expected)
+
+
+def test_the_same_text_cut_elsewhere_scores_the_same(tasks: Path, record: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plain(["cut_elsewhere"], tasks, monkeypatch, batch_size=4, logits_cache=False)
+    run = record(tasks=["cut_elsewhere"], include_path=str(tasks), model_args={"logits_cache": False}, batch_size=4)
+    assert {key(row)[:3]: (row["logprob"], row["greedy"]) for row in rows(run, "requests")} == answers(expected)
+
+
+def test_a_wrong_score_of_the_harness_stops_the_recording(
+    tasks: Path, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """lm-eval's logits cache reads such requests at the wrong positions; its answer without it is what was recorded."""
+    cached, right = (
+        answers(plain(["cut_elsewhere"], tasks, monkeypatch, logits_cache=cache))["cut_elsewhere", 1, 0][0]
+        for cache in (True, False)
+    )
+    assert abs(cached - right) > 1
+    with pytest.raises(LayerscopeError, match="try --model-args logits_cache=False") as stopped:
+        record(tasks=["cut_elsewhere"], include_path=str(tasks))
+    found = re.search(r"sum to (\S+) but the harness scored (\S+)", str(stopped.value))
+    assert found
+    assert [float(number) for number in found.groups()] == pytest.approx([right, cached], abs=1e-4)
+
+
+def test_the_sample_tasks_score_the_same(record: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plain(["ls_all_tiny", "ls_words"], TASKS, monkeypatch, batch_size=8)
+    run = record(tasks=["ls_all_tiny", "ls_words"], include_path=str(TASKS), batch_size=8)
+    assert check_run(run.path).failed == []
+    assert metrics(run.results) == metrics(expected)
+    told = answers(expected)
+    for row in rows(run, "requests"):
+        answer = row["continuation"] if row["kind"] == "generate_until" else (row["logprob"], row["greedy"])
+        assert answer == told.pop(key(row)[:3])
+    assert not told
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_rolling_text_scores_the_same_and_each_window_is_a_request(
+    batch: int, tasks: Path, tokenizer: Any, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = plain(["long"], tasks, monkeypatch, batch_size=batch, max_length=64)
+    run = record(tasks=["long"], include_path=str(tasks), batch_size=batch, model_args={"max_length": 64})
+    assert check_run(run.path).failed == []
+    assert metrics(run.results) == metrics(expected)
+    windows: dict[int, list[dict[str, Any]]] = {}
+    for row in rows(run, "requests"):
+        windows.setdefault(row["doc_id"], []).append(row)
+    for (_, doc, _), score in answers(expected).items():
+        assert sum(row["logprob"] for row in windows[doc]) == score
+        assert [row["choice"] for row in windows[doc]] == list(range(len(windows[doc])))
+        scored = [token for row in windows[doc] for token in row["input_ids"][row["n_prompt"] :]]
+        assert scored == tokenizer.encode([LONG, "Paris", LONG[:300]][doc])
+    assert len(windows[0]) > 4
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_generations_are_the_same(
+    batch: int, tasks: Path, tokenizer: Any, record: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = plain(["written"], tasks, monkeypatch, batch_size=batch)
+    run = record(tasks=["written"], include_path=str(tasks), batch_size=batch)
+    assert check_run(run.path).failed == []
+    assert {key(row)[:3]: row["continuation"] for row in rows(run, "requests")} == answers(expected)
+    assert metrics(run.results) == metrics(expected)
+
+
+def test_requests_hold_the_tokens_that_were_scored(tasks: Path, tokenizer: Any, record: Any) -> None:
+    run = record(tasks=["glued"], include_path=str(tasks))
+    for row in rows(run, "requests"):
+        doc = AWKWARD[row["doc_id"]]
+        prompt = tokenizer.encode(doc["question"]) or [tokenizer.bos_token_id]
+        whole = tokenizer.encode(doc["question"] + doc["choices"][row["choice"]])
+        ids = row["input_ids"]
+        assert ids[: row["n_prompt"]] == prompt
+        assert ids == (whole if doc["question"] else prompt + whole)
+        assert row["continuation"] == doc["choices"][row["choice"]]
+        assert row["is_gold"] == (row["choice"] == doc["gold"])
+
+
+def test_what_the_harness_cuts_on_the_left_is_counted(tasks: Path, tokenizer: Any, record: Any) -> None:
+    long = {"question": LONG, "choices": ["7", "Paris in spring"], "gold": 0}
+    choice_task(tasks, "cut", [long, AWKWARD[0]])
+    run = record(tasks=["cut"], include_path=str(tasks), model_args={"max_length": 48})
+    assert check_run(run.path).failed == []
+    for row in rows(run, "requests"):
+        doc = [long, AWKWARD[0]][row["doc_id"]]
+        whole = tokenizer.encode(f"{doc['question']} {doc['choices'][row['choice']]}")
+        assert row["input_ids"] == whole[-49:]
+        assert row["truncated_left"] == max(0, len(whole) - 49)
