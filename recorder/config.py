@@ -42,7 +42,7 @@ class Prompt(BaseModel):
 class RecordConfig(BaseModel):
     """Everything that decides a run. Times in seconds, memory in MiB."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     model: str = Field(min_length=1)
     """Hugging Face id, directory, or a .gguf file."""
@@ -106,7 +106,7 @@ def make_config(**fields: Any) -> RecordConfig:
     try:
         return RecordConfig(**fields)
     except ValidationError as error:
-        raise LayerscopeError(_sentence(error)) from error
+        raise LayerscopeError(_sentence(error, RecordConfig)) from error
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -125,9 +125,11 @@ def load_config(path: Path) -> dict[str, Any]:
 def load_prompts(path: Path) -> tuple[Prompt, ...]:
     """One prompt a line: {"prompt": ..., "continuation"?: ..., "choices"?: [...], "gold"?: n}."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise LayerscopeError(f"cannot read the prompts {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise LayerscopeError(f"the prompts {path} are not UTF-8 text: {error.reason} at byte {error.start}") from error
     prompts = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -135,7 +137,7 @@ def load_prompts(path: Path) -> tuple[Prompt, ...]:
         try:
             prompts.append(Prompt.model_validate_json(line))
         except ValidationError as error:
-            raise LayerscopeError(f"{path}, line {number}: {_sentence(error)}") from error
+            raise LayerscopeError(f"{path}, line {number}: {_sentence(error, Prompt)}") from error
     if not prompts:
         raise LayerscopeError(f"{path} holds no prompts: write one JSON object a line")
     return tuple(prompts)
@@ -147,12 +149,12 @@ def identity_hash(identity: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     parts = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            message = f"no such field; the fields are {', '.join(RecordConfig.model_fields)}"
+            message = f"no such field; the fields are {', '.join(model.model_fields)}"
         parts.append(f"{where}: {message}" if where else message)
     return "; ".join(dict.fromkeys(parts))

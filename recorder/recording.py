@@ -282,9 +282,8 @@ class Recorder:
 
     def load_known(self, tables: Iterable[pa.Table]) -> None:
         """Remember the requests of earlier attempts: their answers are replayed, not computed."""
-        columns = ["task", "doc_id", "choice", "repeat", "args_hash", "logprob", "greedy", "continuation"]
         for table in tables:
-            for row in table.select(columns).to_pylist():
+            for row in table.to_pylist():
                 key = Key(row["task"], row["doc_id"], row["choice"], row["repeat"])
                 self.known[key] = Known(row["args_hash"], row["logprob"], row["greedy"], row["continuation"])
 

@@ -138,7 +138,7 @@ def _requests(done: Sequence[Recorded], sequences: Sequence[np.ndarray], words: 
             "kind": [item.asked.kind for item in done],
             "args_hash": [item.asked.args_hash for item in done],
             "input_ids": pa.ListArray.from_arrays(offsets, flat),
-            "input_tokens": pa.ListArray.from_arrays(offsets, words.array()),
+            "input_tokens": pa.ListArray.from_arrays(offsets, words.array().dictionary_decode()),
             "n_prompt": [item.asked.n_prompt for item in done],
             "truncated_left": [item.asked.truncated_left for item in done],
             "continuation": [clean(item.asked.continuation) for item in done],
@@ -186,7 +186,7 @@ def _signal_table(
         columns[name] = _arrow(array)
     for name, source in module.TOKEN_TEXTS.items():
         width = values[source].shape[-1]
-        columns[name] = _lists(word_array(values[source].reshape(-1), texts.text), rows, width)
+        columns[name] = _lists(word_array(values[source].reshape(-1), texts.text).dictionary_decode(), rows, width)
     for name, word in module.CONSTANTS.items():
         columns[name] = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([word]))
     return table.build(columns)

@@ -80,6 +80,11 @@ def write_json(path: Path, data: Any, *, durable: bool = True) -> None:
         sync_directory(path.parent)
 
 
+def mapping(value: Any) -> dict[str, Any]:
+    """The value where it is an object; {} where a file holds something else."""
+    return value if isinstance(value, dict) else {}
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a JSON file; None where there is no such file. Raises ValueError where it is not an object."""
     try:
@@ -166,7 +171,7 @@ class Run:
         """A writer is at work: by process on this machine, by heartbeat from another."""
         if self.status.get("state") not in ALIVE:
             return False
-        lives = process_lives(self.status.get("writer") or {})
+        lives = process_lives(mapping(self.status.get("writer")))
         return self.heartbeat_age < HEARTBEAT_LIMIT if lives is None else lives
 
     @property
@@ -176,6 +181,7 @@ class Run:
             beat = datetime.fromisoformat(str(self.status["heartbeat"]))
         except (KeyError, ValueError):
             return math.inf
+        beat = beat if beat.tzinfo else beat.replace(tzinfo=UTC)
         return (datetime.now(UTC) - beat).total_seconds()
 
     @property

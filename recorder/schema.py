@@ -57,7 +57,8 @@ class Table:
 
 TEXT = pa.string()
 WORD = pa.dictionary(pa.int32(), pa.string())
-"""A string that repeats: stored once, referred to by index."""
+"""A string that repeats: stored once, referred to by index. (Lists hold TEXT: Parquet readers of Arrow cannot rebuild
+lists of dictionaries over row groups, and Parquet stores repeated strings once in any case.)"""
 
 REQUEST_KEY = ("task", "doc_id", "choice", "repeat")
 STEP_KEY = (*REQUEST_KEY, "step")
@@ -90,7 +91,7 @@ REQUESTS = Table(
         Column(
             "input_ids", pa.list_(pa.int32()), "token id", "prompt, then scored or emitted tokens (the last is not fed)"
         ),
-        Column("input_tokens", pa.list_(WORD), "", "readable text of each token of input_ids"),
+        Column("input_tokens", pa.list_(TEXT), "", "readable text of each token of input_ids"),
         Column(
             "n_prompt",
             pa.int32(),

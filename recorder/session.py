@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 from recorder.config import IDENTITY_VERSION, RecordConfig, identity_hash
 from recorder.errors import Interrupted, LayerscopeError
 from recorder.progress import Progress, Watch
-from recorder.rundir import Run, find_runs, new_run_id, now, open_run, parts, this_process
+from recorder.rundir import Run, find_runs, mapping, new_run_id, now, open_run, parts, this_process
 from recorder.schema import DOCS, FORMAT, REQUESTS, STEPS
 from recorder.signals import select
 from recorder.writer import RunWriter, check_writable
 
 EXTRA = "recording needs more packages: pip install 'layerscope[record]'"
+KNOWN_COLUMNS = ["task", "doc_id", "choice", "repeat", "args_hash", "logprob", "greedy", "continuation"]
 LOGGERS = ("lm_eval", "transformers", "datasets", "huggingface_hub", "accelerate", "py.warnings")
 
 
@@ -39,10 +40,13 @@ def record(config: RecordConfig, watch: Watch | None = None) -> Run:
     new = not path.exists()
     writer = RunWriter(path, (DOCS, REQUESTS, STEPS, *(module.TABLE for module in signals.values())))
     progress = Progress(path, watch)
-    progress.start()
     try:
+        about = _begin(config, writer)
+        if about is None:
+            return open_run(path)
+        progress.start()
         with _logged(path):
-            _record(config, signals, writer, progress)
+            _record(config, signals, writer, about, progress)
         progress.stop("complete")
     except KeyboardInterrupt:
         progress.stop("interrupted", "stopped by the person who started it")
@@ -76,23 +80,28 @@ def find_or_make(config: RecordConfig, root: Path) -> Path:
         run = open_run(path)
         if run.problem:
             raise LayerscopeError(f"--run {config.run}: {run.problem} under {root}")
-        _refuse_difference(config.run, run.about.get("identity", {}).get("fields", {}), identity)
+        _refuse_difference(config.run, mapping(mapping(run.about.get("identity")).get("fields")), identity)
         return path
     if not config.fresh:
         for path in find_runs(root):
             run = open_run(path)
-            if not run.problem and run.about.get("identity", {}).get("hash") == digest and _may_continue(run, config):
+            if (
+                not run.problem
+                and mapping(run.about.get("identity")).get("hash") == digest
+                and _may_continue(run, config)
+            ):
                 return path
     return root / new_run_id()
 
 
 def _may_continue(run: Run, config: RecordConfig) -> bool:
-    """Unfinished, or finished under a smaller limit."""
-    return not run.finished or _limit(config.limit) > _limit(run.about.get("config", {}).get("limit"))
+    """Unfinished under no larger limit, or finished under a smaller one."""
+    before = _limit(mapping(run.about.get("config")).get("limit"))
+    return _limit(config.limit) > before if run.finished else _limit(config.limit) >= before
 
 
-def _limit(limit: int | None) -> float:
-    return float("inf") if limit is None else limit
+def _limit(limit: Any) -> float:
+    return limit if isinstance(limit, int) else float("inf")
 
 
 def _refuse_difference(name: str, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -104,16 +113,23 @@ def _refuse_difference(name: str, old: dict[str, Any], new: dict[str, Any]) -> N
         )
 
 
-def _record(config: RecordConfig, signals: dict[str, Any], writer: RunWriter, progress: Progress) -> None:
+def _begin(config: RecordConfig, writer: RunWriter) -> dict[str, Any] | None:
+    """run.json of a new attempt, on disk before anything else of the run; None where the run is finished already."""
     about = writer.read_about()
     if about is not None and writer.run().finished:
         if _limit(config.limit) <= _limit(about["config"].get("limit")):
-            return
+            return None
         writer.reopen()
     about = about or _about(config)
     about["config"] = config.model_dump(mode="json")
     about.setdefault("attempts", []).append({"started": now(), "writer": this_process(), "device": config.device})
     writer.write_about(about)
+    return about
+
+
+def _record(
+    config: RecordConfig, signals: dict[str, Any], writer: RunWriter, about: dict[str, Any], progress: Progress
+) -> None:
     progress.state("loading", f"loading {config.model}")
     try:
         from recorder import evaluation  # heavy: torch, transformers, lm_eval
@@ -172,4 +188,4 @@ def _logged(path: Path) -> Iterator[None]:
 def known_tables(path: Path) -> Iterator[Any]:
     """The committed `requests` of a run."""
     for name in open_run(path).files(REQUESTS.name):
-        yield pq.ParquetFile(name).read()
+        yield pq.ParquetFile(name).read(columns=KNOWN_COLUMNS)

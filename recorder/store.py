@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recorder.errors import LayerscopeError
-from recorder.rundir import TRASH, Run, find_runs, open_run
+from recorder.rundir import TRASH, Run, find_runs, mapping, open_run
 from recorder.schema import SUMMARY, Table
 from recorder.signals import all_tables
 
 MEMORY_LIMIT = "2GB"
-RUN_OF_FILE = r"([^/\\]+)[/\\](?:tables|parts)[/\\]"
+RUN_OF_FILE = r"([^/\\]+)[/\\](?:tables[/\\][^/\\]+|parts[/\\][^/\\]+[/\\][^/\\]+)$"
 
 RUNS_COLUMNS = {
     "run_id": pa.string(),
@@ -45,6 +45,10 @@ RUNS_COLUMNS = {
     "path": pa.string(),
 }
 """Columns of the `runs` view; `scores` is JSON: {task: {"metric,filter": value}}."""
+
+
+NOT_THE_FILES = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException)
+"""Errors of the query itself."""
 
 
 class StoreError(LayerscopeError):
@@ -99,7 +103,7 @@ class Store:
 
     def arrow(self, query: str, params: Sequence[Any] | dict[str, Any] | None = None) -> pa.Table:
         """Rows as an Arrow table."""
-        return self._ask(query, params, lambda relation: relation.to_arrow_table())
+        return self._ask(query, params, _arrow_table)
 
     def _ask(self, query: str, params: Any, fetch: Any) -> Any:
         for _ in range(len(self.runs) + 1):
@@ -107,7 +111,7 @@ class Store:
             cursor = self._connection.cursor()
             try:
                 return fetch(cursor.execute(query, params) if params is not None else cursor.execute(query))
-            except (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException) as error:
+            except NOT_THE_FILES as error:
                 raise StoreError(_first_line(error)) from error
             except duckdb.Error as error:
                 if not self._set_aside(query, str(error)):
@@ -123,7 +127,7 @@ class Store:
             for run in self.runs:
                 if run.problem:
                     continue
-                named = str(run.path) in message
+                named = f"{run.path}{os.sep}" in message
                 problem = message.splitlines()[0][:300] if named else _unreadable(run, reading)
                 if problem:
                     if run.path.exists():
@@ -165,6 +169,12 @@ class Store:
         return pa.Table.from_pylist(rows, schema=pa.schema(list(RUNS_COLUMNS.items())))
 
 
+def _arrow_table(relation: Any) -> pa.Table:
+    """DuckDB 2 gave the method another name."""
+    fetch = getattr(relation, "to_arrow_table", None) or relation.fetch_arrow_table
+    return fetch()
+
+
 def _words(query: str) -> set[str]:
     return set(re.findall(r"\w+", query.lower()))
 
@@ -186,14 +196,14 @@ def ask_tables(directory: Path, query: str) -> pa.Table:
     with duckdb.connect(config={"memory_limit": MEMORY_LIMIT}) as connection:
         for path in sorted(directory.glob("*.parquet")):
             connection.read_parquet([str(path)]).create_view(path.stem)
-        return connection.execute(query).to_arrow_table()
+        return _arrow_table(connection.execute(query))
 
 
 def describe_run(run: Run) -> dict[str, Any]:
     """One row of the `runs` view. Opens JSON only."""
-    config = run.about.get("config") or {}
-    progress = run.status.get("progress") or {}
-    architecture = run.about.get("architecture") or {}
+    config = mapping(run.about.get("config"))
+    progress = mapping(run.status.get("progress"))
+    architecture = mapping(run.about.get("architecture"))
     return {
         "run_id": run.run_id,
         "name": config.get("name") or run.run_id,
@@ -215,10 +225,10 @@ def describe_run(run: Run) -> dict[str, Any]:
 def scores(run: Run) -> dict[str, dict[str, float]]:
     """{task: {"metric,filter": value}} of a finished run, standard errors left out."""
     found: dict[str, dict[str, float]] = {}
-    for task, metrics in (run.results.get("results") or {}).items():
+    for task, metrics in mapping(run.results.get("results")).items():
         found[task] = {
             name: value
-            for name, value in metrics.items()
+            for name, value in mapping(metrics).items()
             if isinstance(value, int | float)
             and "," in name
             and not name.startswith("bypass,")

@@ -136,7 +136,6 @@ def _heatmap(cells: pd.DataFrame, steps: pd.DataFrame, statistic: Statistic, pic
         on_select=lambda: _clicked(key),
         selection_mode="points",
         config={"displayModeBar": False},
-        alt=f"Heatmap of {len(grid.layers)} layers by {shown} steps, coloured by {statistic.title}",
     )
     gaps = f" {grid.gaps:,} cells are gaps: not finite, or not recorded." if grid.gaps else ""
     st.caption(f"Each cell shows its layer's most likely token. Click one for its details.{gaps}")

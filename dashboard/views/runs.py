@@ -95,7 +95,6 @@ def _table(shown: pd.DataFrame) -> None:
         on_select=functools.partial(_selected, key, ids),
         selection_mode="single-row",
         placeholder="",
-        alt="Table of runs",
     )
 
 

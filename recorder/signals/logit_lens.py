@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from recorder.schema import LAYER_KEY, WORD, Column, Table, keyed
+from recorder.schema import LAYER_KEY, TEXT, WORD, Column, Table, keyed
 
 if TYPE_CHECKING:
     from recorder.lens import States
@@ -23,7 +23,7 @@ TABLE = Table(
         *keyed(*LAYER_KEY),
         Column("lens", WORD, "", "how the layer is decoded: logit"),
         Column("top_ids", pa.list_(pa.int32()), "token id", "the k most likely tokens, best first"),
-        Column("top_tokens", pa.list_(WORD), "", "readable text of top_ids"),
+        Column("top_tokens", pa.list_(TEXT), "", "readable text of top_ids"),
         Column("top_probs", pa.list_(pa.float32()), "probability", "probabilities of top_ids"),
         Column("entropy", pa.float32(), "nat", "entropy of the layer's distribution"),
         Column("kl_final", pa.float32(), "nat", "KL(final || layer)"),

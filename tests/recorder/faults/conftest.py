@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,14 @@ class ForkServer:
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._count = directory, 0
-        environment = {**os.environ, "HF_DATASETS_CACHE": str(directory / "datasets"), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+        environment = {
+            **os.environ,
+            "HF_DATASETS_CACHE": str(directory / "datasets"),
+            "HF_HUB_OFFLINE": "1",
+            "TQDM_DISABLE": "1",
+            "OMP_NUM_THREADS": "1",  # other tests run beside these: threads that wait for each other cost tenfold
+            "NUMBA_NUM_THREADS": "1",
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.recorder.faults.fork_server"],
             stdin=subprocess.PIPE,
@@ -114,3 +122,11 @@ def command(out: Path, *more: str, **fields: Any) -> list[str]:
     config = out.parent / f"{out.name}.config.json"
     config.write_text(json.dumps(made | fields), encoding="utf-8")
     return ["record", "--config", str(config), "--no-progress", *more]
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until it is true; fails where it never is."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"not so within {seconds} s"
+        time.sleep(0.005)

@@ -4,12 +4,12 @@ Orders come as JSON lines on stdin, answers go as JSON lines to stdout. No torch
 forked child starts its threads itself, as a fresh process does.
 
     {"do": "start", "argv": [...], "stderr": path, "stdout": path}      -> {"pid": n}
-    {"do": "attempt", ..., "kill": {"seconds": s, "state": name or null, "status": glob}}
+    {"do": "attempt", ..., "kill": null or {"seconds": s, "root": path, "state": name, "commits": n, "beyond": m}}
                                                                         -> {"code": n or null, "seconds": s}
     {"do": "wait", "pid": n, "seconds": limit}                          -> {"code": n}
 
-`attempt` kills with SIGKILL `seconds` after the child began, or after it first said `state` in its status.json; the
-code is then -9.
+`attempt` kills with SIGKILL `seconds` after the child began; or after it first said `state` in its status.json under
+`root`; or after it had made `commits` parts beyond the first `beyond`. The code is then -9.
 """
 
 from __future__ import annotations
@@ -80,6 +80,13 @@ def says(root: Path, state: str, since: float) -> bool:
     return False
 
 
+def reached(kill: dict[str, Any], since: float) -> bool:
+    root = Path(kill["root"])
+    if "commits" in kill:
+        return sum(1 for _ in root.glob("*/parts/[0-9]*")) >= kill["beyond"] + kill["commits"]
+    return "state" not in kill or says(root, kill["state"], since)
+
+
 def attempt(order: dict[str, Any]) -> dict[str, Any]:
     began, wall = time.monotonic(), time.time()
     pid = start(order["argv"], order["stdout"], order["stderr"])
@@ -88,7 +95,7 @@ def attempt(order: dict[str, Any]) -> dict[str, Any]:
     if kill is None:
         code = ended(pid, 120)
     else:
-        while kill["state"] and not says(Path(kill["root"]), kill["state"], wall):
+        while not reached(kill, wall):
             code = ended(pid, 0.003)
             if code is not None:
                 break

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from recorder import kernel
 from recorder import lens as lens_module
 from recorder.architectures import Decoder
 from recorder.lens import Distributions, Lens, Targets
@@ -27,7 +28,8 @@ IDS = torch.arange(12)[None]
 
 @pytest.fixture(params=["compiled", "torch"])
 def walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Small tiles, folded by numba or by torch."""
+    """Small tiles, folded by numba or by torch, by two workers."""
+    torch.set_num_threads(2)
     monkeypatch.setattr(lens_module, "TILE_COLUMNS", 32)
     monkeypatch.setattr(lens_module, "TILE_ROWS", 4)
     if request.param == "torch":
@@ -35,6 +37,7 @@ def walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     lens_module.kernel.cache_clear()
     assert (lens_module.kernel() is None) == (request.param == "torch")
     yield request.param
+    torch.set_num_threads(1)
     lens_module.kernel.cache_clear()
 
 
@@ -281,8 +284,6 @@ def test_a_certain_final_layer_diverges_by_the_surprise_of_its_token(walk: str) 
 
 
 def test_the_compiled_exponential() -> None:
-    from recorder import kernel  # compiles
-
     x = np.linspace(-87, 0, 20001).astype(np.float32)
     found = np.array([kernel._exp(value) for value in x], np.float64)
     np.testing.assert_allclose(found, np.exp(x.astype(np.float64)), rtol=2e-7)

@@ -1,4 +1,4 @@
-"""Models that must be refused, each with a sentence that names it, and one that must not."""
+"""Models that must be refused, each with a sentence that names it, and sound ones that must not."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from transformers.models.llama import modeling_llama
 
 from recorder.architectures import locate
+from recorder.capture import capture
 from recorder.errors import LayerscopeError
 from recorder.proof import prove, shortened
 from tests import families
@@ -175,8 +176,6 @@ def test_logits_that_are_not_finite() -> None:
 
 
 def test_a_block_that_is_skipped_is_noticed_while_recording() -> None:
-    from recorder.capture import capture
-
     model = llama()
     architecture, _, _ = prove(model, IDS)
     every = torch.arange(IDS.shape[1])

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from recorder.check import check_run
 from recorder.errors import LayerscopeError
-from tests.conftest import TASKS, choice_task, generation_task, write_task
+from tests.conftest import TASKS, TINY, choice_task, generation_task, write_task
 from tests.recorder.numbers.harness import answers, metrics, plain
+from tests.recorder.numbers.reference import assert_run_tells
 from tests.recorder.numbers.tables import key, rows
 
 QUESTION = "Q: 3 + 4 = A:"
@@ -22,6 +24,8 @@ AWKWARD = [
     {"question": QUESTION, "choices": ["7", "7 8", "7 8 9", "12"], "gold": 0},  # the same document again
     {"question": "copy: a |", "choices": ["a", "a", "b"], "gold": 0},  # the same choice twice
     {"question": "copy: 🎉 한국어 |", "choices": ["🎉 한국어", "한국어 🎉"], "gold": 0},
+    {"question": "copy: a<pad>", "choices": [" b", "c d"], "gold": 0},  # ends in id 0, which batches are padded with
+    {"question": "copy: a", "choices": [" b", "c d"], "gold": 0},
     {"question": "", "choices": ["The capital", "Rome"], "gold": 0},
 ]
 CUT_ELSEWHERE = [
@@ -147,6 +151,22 @@ def test_requests_hold_the_tokens_that_were_scored(tasks: Path, tokenizer: Any, 
         assert ids == (whole if doc["question"] else prompt + whole)
         assert row["continuation"] == doc["choices"][row["choice"]]
         assert row["is_gold"] == (row["choice"] == doc["gold"])
+
+
+@pytest.mark.parametrize("positions", ["scored", "all"])
+def test_windows_and_awkward_choices_are_decoded_truthfully(
+    positions: str, tasks: Path, tokenizer: Any, record: Any
+) -> None:
+    run = record(
+        tasks=["long", "awkward", "glued"],
+        include_path=str(tasks),
+        batch_size=5,
+        positions=positions,
+        model_args={"max_length": 64},
+    )
+    assert check_run(run.path).failed == []
+    assert any(row["input_ids"][-2] == tokenizer.pad_token_id for row in rows(run, "requests"))
+    assert_run_tells(run, AutoModelForCausalLM.from_pretrained(TINY, dtype="float32").eval())
 
 
 def test_what_the_harness_cuts_on_the_left_is_counted(tasks: Path, tokenizer: Any, record: Any) -> None:
