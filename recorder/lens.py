@@ -58,7 +58,10 @@ class Targets:
 
 @dataclass(frozen=True)
 class Distributions:
-    """One distribution a (position, layer). Arrays (positions, layers, ...), targets (targets, layers); nat."""
+    """One distribution a (position, layer). Arrays (positions, layers, ...), targets (targets, layers); nat.
+
+    A rank is -1 where the distribution is not finite.
+    """
 
     top_ids: np.ndarray
     top_probs: np.ndarray
@@ -108,7 +111,7 @@ class _Sums:
             entropy=entropy.T.astype(np.float32),
             kl_final=kl.T.astype(np.float32),
             target_logprob=logprob.astype(np.float32),
-            target_rank=values["rank"],
+            target_rank=np.where(np.isnan(logprob), -1, values["rank"]).astype(np.int32),
         )
 
 

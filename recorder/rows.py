@@ -91,7 +91,7 @@ def build_tables(done: Sequence[Recorded], signals: dict[str, ModuleType], texts
                 "special": np.isin(ids, list(texts.special_ids)),
                 "logprob": np.concatenate([item.logprob for item in done]),
                 "entropy": np.concatenate([item.entropy for item in done]),
-                "rank": np.concatenate([item.rank for item in done]),
+                "rank": _arrow(np.ma.masked_less(np.concatenate([item.rank for item in done]), 0)),
                 "settle_layer": extra.get("settle_layer", pa.nulls(len(ids), pa.int16())),
             }
         ),

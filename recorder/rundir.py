@@ -266,7 +266,7 @@ def _whole(path: Path) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    return any((path / name).exists() for name in ("run.json", "status.json", "parts", "tables", "results.json"))
+    return any((path / name).exists() for name in ("run.json", "status.json", "results.json"))
 
 
 def find_runs(root: Path) -> Iterator[Path]:

@@ -122,7 +122,7 @@ STEPS = Table(
         Column("special", pa.bool_(), "", "special token (end of text, role markers)"),
         Column("logprob", pa.float32(), "nat", "log-probability of the target at the model's output"),
         Column("entropy", pa.float32(), "nat", "entropy of the model's output distribution"),
-        Column("rank", pa.int32(), "", "tokens with a strictly larger logit at the output (0 = top)"),
+        Column("rank", pa.int32(), "", "tokens with a larger logit at the output (0 = top); null if not finite"),
         Column("settle_layer", pa.int16(), "layer", "first layer from which the lens's top-1 stays the final one"),
     ),
 )

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from recorder.errors import LayerscopeError
 from recorder.rundir import TRASH, Run, find_runs, mapping, open_run
 from recorder.schema import SUMMARY, Table
 from recorder.signals import all_tables
+from recorder.tokens import clean
 
 MEMORY_LIMIT = "2GB"
 RUN_OF_FILE = r"([^/\\]+)[/\\](?:tables[/\\][^/\\]+|parts[/\\][^/\\]+[/\\][^/\\]+)$"
@@ -99,18 +100,18 @@ class Store:
 
     def sql(self, query: str, params: Sequence[Any] | dict[str, Any] | None = None) -> pd.DataFrame:
         """Rows as a pandas DataFrame."""
-        return self._ask(query, params, lambda relation: relation.df())
+        return self._ask(query, lambda cursor: _execute(cursor, query, params).df())
 
     def arrow(self, query: str, params: Sequence[Any] | dict[str, Any] | None = None) -> pa.Table:
         """Rows as an Arrow table."""
-        return self._ask(query, params, _arrow_table)
+        return self._ask(query, lambda cursor: _arrow_table(cursor.sql(query, params=params)))
 
-    def _ask(self, query: str, params: Any, fetch: Any) -> Any:
+    def _ask(self, query: str, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
         for _ in range(len(self.runs) + 1):
             self._build(query)
             cursor = self._connection.cursor()
             try:
-                return fetch(cursor.execute(query, params) if params is not None else cursor.execute(query))
+                return fetch(cursor)
             except NOT_THE_FILES as error:
                 raise StoreError(_first_line(error)) from error
             except duckdb.Error as error:
@@ -165,8 +166,12 @@ class Store:
         )
 
     def _runs_table(self) -> pa.Table:
-        rows = [describe_run(run) for run in self.runs]
+        rows = [_as_declared(describe_run(run)) for run in self.runs]
         return pa.Table.from_pylist(rows, schema=pa.schema(list(RUNS_COLUMNS.items())))
+
+
+def _execute(cursor: duckdb.DuckDBPyConnection, query: str, params: Any) -> duckdb.DuckDBPyConnection:
+    return cursor.execute(query) if params is None else cursor.execute(query, params)
 
 
 def _arrow_table(relation: Any) -> pa.Table:
@@ -196,7 +201,21 @@ def ask_tables(directory: Path, query: str) -> pa.Table:
     with duckdb.connect(config={"memory_limit": MEMORY_LIMIT}) as connection:
         for path in sorted(directory.glob("*.parquet")):
             connection.read_parquet([str(path)]).create_view(path.stem)
-        return _arrow_table(connection.execute(query))
+        return _arrow_table(connection.sql(query))
+
+
+def _as_declared(row: dict[str, Any]) -> dict[str, Any]:
+    """Values of the declared types, whatever a run's JSON holds: one odd run must not hide the others."""
+    made: dict[str, Any] = {}
+    for name, kind in RUNS_COLUMNS.items():
+        value = row[name]
+        if pa.types.is_string(kind):
+            made[name] = None if value is None else clean(str(value))
+        elif pa.types.is_list(kind):
+            made[name] = [clean(str(item)) for item in value] if isinstance(value, list | tuple) else []
+        else:
+            made[name] = value if isinstance(value, int) and abs(value) < 1 << 62 else None
+    return made
 
 
 def describe_run(run: Run) -> dict[str, Any]:
@@ -210,11 +229,11 @@ def describe_run(run: Run) -> dict[str, Any]:
         "state": run.state,
         "problem": run.problem,
         "model": config.get("model") or "",
-        "tasks": [str(task) for task in run.about.get("tasks") or config.get("tasks") or []],
+        "tasks": run.about.get("tasks") or config.get("tasks"),
         "docs_done": progress.get("docs_done"),
         "docs_total": progress.get("docs_total"),
         "scores": json.dumps(scores(run)),
-        "signals": [str(name) for name in config.get("signals") or []],
+        "signals": config.get("signals"),
         "layers": architecture.get("layers"),
         "bytes": run.size(),
         "created": run.about.get("created") or "",

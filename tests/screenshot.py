@@ -1,6 +1,6 @@
 """The README's picture: the Lens page over sample_runs, served by `layerscope dashboard`, in real Chromium.
 
-    python -m tests.screenshot [FILE]          default: sample_runs/lens.png
+python -m tests.screenshot [FILE]          default: sample_runs/lens.png
 """
 
 from __future__ import annotations

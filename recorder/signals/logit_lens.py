@@ -28,7 +28,9 @@ TABLE = Table(
         Column("entropy", pa.float32(), "nat", "entropy of the layer's distribution"),
         Column("kl_final", pa.float32(), "nat", "KL(final || layer)"),
         Column("target_logprob", pa.float32(), "nat", "log-probability of the step's target"),
-        Column("target_rank", pa.int32(), "", "tokens with a strictly larger logit than the target (0 = top)"),
+        Column(
+            "target_rank", pa.int32(), "", "tokens with a larger logit than the target (0 = top); null if not finite"
+        ),
         Column("norm", pa.float32(), "", "L2 norm of the residual stream"),
         Column("cos_next", pa.float32(), "cosine", "cosine with the next layer; null at the last"),
     ),
@@ -54,7 +56,7 @@ def compute(states: States, top_k: int) -> dict[str, np.ndarray]:
         "entropy": lens.entropy[position],
         "kl_final": lens.kl_final[position],
         "target_logprob": lens.target_logprob[target],
-        "target_rank": lens.target_rank[target],
+        "target_rank": np.ma.masked_less(lens.target_rank[target], 0),
         "norm": norm.cpu().numpy()[position],
         "cos_next": cos_next[position],
         "settle_layer": settle_layer(top_ids[..., 0]),

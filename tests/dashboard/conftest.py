@@ -113,3 +113,8 @@ def words(test: AppTest) -> str:
     """All that a page says, as one text."""
     kinds = ("markdown", "caption", "info", "warning", "error", "subheader", "html", "code")
     return "\n".join(str(element.proto) for kind in kinds for element in test.get(kind))
+
+
+def parameters(test: AppTest) -> dict[str, str]:
+    """The URL's parameters; older Streamlit gives each as a list."""
+    return {k: v[0] if isinstance(v, list) else v for k, v in dict(test.query_params).items()}

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from dashboard.state import LOOK_AGAIN
 from tests.dashboard import synthetic
-from tests.dashboard.conftest import GOOD, OTHER, ROOTS, Open, words
+from tests.dashboard.conftest import GOOD, OTHER, ROOTS, Open, parameters, words
 from tests.dashboard.synthetic import LAYERS, Spec
 
 
@@ -45,14 +45,14 @@ def test_a_widget_writes_the_url_and_forgets_what_hung_on_it(root: Path, page: O
     ROOTS["good"](root)
     test = page("lens", run=GOOD, task="facts", doc=0, choice=2, step=1, layer=2, stat="kl")
     test.selectbox(key="url:doc").set_value(1).run()
-    assert test.query_params == {"run": GOOD, "task": "facts", "doc": "1", "stat": "kl"}
+    assert parameters(test) == {"run": GOOD, "task": "facts", "doc": "1", "stat": "kl"}
 
 
 def test_the_next_button_goes_to_the_next_document(root: Path, page: Open) -> None:
     ROOTS["good"](root)
     test = page("lens", run=GOOD, doc=1)
     test.button(key="step:The next document").click().run()
-    assert test.query_params["doc"] == "2"
+    assert parameters(test)["doc"] == "2"
     assert test.button(key="step:The next document").disabled
 
 
@@ -146,7 +146,7 @@ def test_many_steps_are_windowed_around_the_picked_one(root: Path, page: Open) -
     test = page("lens", step=40)
     assert "Steps 32 to 47 of -4 to 59" in test.slider(key="url:from").label
     test.slider(key="url:from").set_value(-4).run()
-    assert test.query_params["from"] == "-4"
+    assert parameters(test)["from"] == "-4"
     assert figure(test)["layout"]["xaxis"]["ticktext"][0].startswith("-4<br>")
 
 

@@ -11,7 +11,7 @@ from dashboard.views.runs import progress_text
 from recorder.rundir import open_run
 from recorder.store import Store
 from tests.dashboard import synthetic
-from tests.dashboard.conftest import GOOD, OTHER, ROOTS, Open, words
+from tests.dashboard.conftest import GOOD, OTHER, ROOTS, Open, parameters, words
 from tests.dashboard.synthetic import Spec
 
 
@@ -32,7 +32,7 @@ def test_the_filter_is_in_the_url_and_counts(root: Path, page: Open) -> None:
     assert list(test.dataframe[0].value["name"]) == ["other"]
     assert "1 of 2 runs" in words(test)
     test.text_input[0].set_value("nothing").run()
-    assert test.query_params["q"] == "nothing"
+    assert parameters(test)["q"] == "nothing"
     assert "0 of 2 runs" in words(test)
     assert not test.dataframe
 

@@ -77,14 +77,15 @@ def truncate(path: Path) -> None:
 
 
 def corrupt(path: Path) -> None:
-    """Zeros over the first kilobyte of every data page run: the footer, and so the file, looks whole."""
+    """0xff over the first kilobyte of every column's data pages: the footer, and so the file, looks whole."""
     data = bytearray(path.read_bytes())
     meta = pq.read_metadata(path)
     for group in range(meta.num_row_groups):
         for column in range(meta.num_columns):
             chunk = meta.row_group(group).column(column)
             start = chunk.data_page_offset
-            length = min(1024, chunk.total_compressed_size // 2)
+            first = chunk.dictionary_page_offset if chunk.has_dictionary_page else start
+            length = min(1024, first + chunk.total_compressed_size - start)
             data[start : start + length] = b"\xff" * length
     path.write_bytes(bytes(data))
     assert pq.read_metadata(path).num_rows == meta.num_rows
@@ -247,6 +248,13 @@ def test_what_is_no_run_is_not_listed(root: Path) -> None:
     good_is_whole(store)
 
 
+@pytest.mark.parametrize("name", ["tables", "parts"])
+def test_a_folder_beside_the_runs_called_like_one_inside(root: Path, name: str) -> None:
+    (root / name).mkdir()
+    (root / name / "export.csv").write_text("mine")
+    good_is_whole(open_store(root))
+
+
 def test_a_run_deleted_while_the_store_is_open(root: Path) -> None:
     gone = copy(root, "gone")
     store = open_store(root)
@@ -283,8 +291,6 @@ NAMES = (
     "{a,b}",
     "semi;colon",
     "ünïcode-日本語-🙂",
-    "tables",
-    "parts",
     "percent%20",
     "a=b",
     "n" * 200,
