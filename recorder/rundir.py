@@ -13,6 +13,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import secrets
 import socket
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ HEARTBEAT_LIMIT = 60.0
 
 ALIVE = frozenset({"starting", "loading", "running", "finishing"})
 TRASH = ".trash"
+RUN_ID = re.compile(r"\d{8}t\d{6}z-[0-9a-f]{6}")
 
 
 def now() -> str:
@@ -39,7 +41,7 @@ def now() -> str:
 
 
 def new_run_id() -> str:
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%Sz}-{secrets.token_hex(3)}"
+    return f"{datetime.now(UTC):%Y%m%dt%H%M%Sz}-{secrets.token_hex(3)}"
 
 
 def finite(value: Any) -> Any:
@@ -266,7 +268,9 @@ def _whole(path: Path) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    return any((path / name).exists() for name in ("run.json", "status.json", "results.json"))
+    """A directory that holds a run, or is called like one and held one."""
+    marks = ("run.json", "status.json", "results.json")
+    return any((path / name).exists() for name in marks) or RUN_ID.fullmatch(path.name) is not None
 
 
 def find_runs(root: Path) -> Iterator[Path]:
