@@ -15,6 +15,13 @@ KEY = ", ".join(REQUEST_KEY)
 EPSILON = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3}
 
 
+_ANTI_JOIN = "SELECT DISTINCT task, doc_id FROM {} ANTI JOIN {} USING (task, doc_id)"
+DOCUMENT_QUERIES = {
+    "every request's document is in docs": _ANTI_JOIN.format("requests", "docs"),
+    "every document in docs has requests": _ANTI_JOIN.format("docs", "requests"),
+}
+
+
 @dataclass
 class Report:
     """What was looked at (`passed`) and what is wrong (`failed`), one sentence each."""
@@ -46,6 +53,9 @@ def check_run(path: Path) -> Report:
             _unique(store, table, report)
     for name, query in {**_steps_queries(), **_score_query(run)}.items():
         _ask(store, report, name, query)
+    if run.finished:
+        for name, query in DOCUMENT_QUERIES.items():
+            _ask(store, report, name, query)
     for module in signals:
         for name, query in _signal_queries(module.TABLE, layers).items():
             _ask(store, report, name, query)
@@ -106,7 +116,8 @@ def _signal_queries(table: Table, layers: int | None) -> dict[str, str]:
     return {
         f"every step has its {expected} layers in {table.name}": f"""
             SELECT {key}, coalesce(n, 0) AS layers FROM steps LEFT JOIN (
-                SELECT {key}, count(DISTINCT layer) AS n FROM {table.name} GROUP BY ALL) USING ({key})
+                SELECT {key}, count(DISTINCT layer) FILTER (layer BETWEEN 0 AND {expected} - 1) AS n
+                FROM {table.name} GROUP BY ALL) USING ({key})
             WHERE coalesce(n, 0) <> {expected}""",
         f"every row of {table.name} belongs to a step": f"SELECT {key} FROM {table.name} ANTI JOIN steps USING ({key})",
     }

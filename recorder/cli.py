@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-errors = Console(stderr=True, highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 Paths = Annotated[list[Path] | None, typer.Argument(help="Run directories or roots of runs. Default: runs")]
 
@@ -82,7 +82,10 @@ def record(
     fields = load_config(config) if config else {}
     fields |= _fields({key: value for key, value in given.items() if value is not None})
     if prompt:
-        fields["prompts"] = (*(fields.get("prompts") or ()), *(Prompt(prompt=text) for text in prompt))
+        before = fields.get("prompts") or ()
+        if not isinstance(before, list | tuple):
+            raise LayerscopeError(f"prompts must be a list of prompts, not {before!r}")
+        fields["prompts"] = (*before, *(Prompt(prompt=text) for text in prompt))
     made = make_config(**fields)
     os.environ.setdefault("TQDM_DISABLE", "1")
     _stop_cleanly_on_sigterm()

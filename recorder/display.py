@@ -70,9 +70,10 @@ def print_table(rows: pd.DataFrame, form: str) -> None:
         sys.stdout.write(rows.to_csv(index=False))
         return
     if form == "json":
-        sys.stdout.write(rows.to_json(orient="records", force_ascii=False, date_format="iso") + "\n")
+        plain = json.loads(rows.to_json(orient="records", date_format="iso", double_precision=15))
+        sys.stdout.write(json.dumps(plain, ensure_ascii=False) + "\n")  # pandas alone writes / as \\/
         return
-    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False)
+    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False, emoji=False)
     table = RichTable(*[str(name) for name in rows.columns], box=None, pad_edge=False)
     for row in rows.itertuples(index=False):
         table.add_row(*["" if _missing(value) else str(value) for value in row])
@@ -100,7 +101,7 @@ def print_schema(tables: Iterable[Table], form: str) -> None:
         ]
         sys.stdout.write(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         return
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False, emoji=False)
     for table in tables:
         console.print(f"{table.name}: {table.meaning}\nkey: {', '.join(table.key)}", style="bold")
         grid = RichTable("column", "type", "unit", "meaning", box=None, pad_edge=False)

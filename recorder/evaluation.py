@@ -13,6 +13,7 @@ import lm_eval
 import lm_eval.evaluator
 import pyarrow as pa
 import torch
+from transformers.utils import logging as transformers_logging
 
 from recorder.backend import RecordingLM
 from recorder.config import RecordConfig
@@ -25,7 +26,7 @@ from recorder.recording import Recorder, score_tolerance
 from recorder.rundir import now
 from recorder.session import known_tables
 from recorder.summary import docs_table, mark_chosen, score_check, summary_table, warnings
-from recorder.tasks import load_tasks, set_quiet_environment
+from recorder.tasks import TASK_ERRORS, load_tasks, set_quiet_environment
 from recorder.tokens import TokenTexts
 from recorder.writer import RunWriter
 
@@ -35,9 +36,15 @@ def run(
 ) -> None:
     """Evaluate and record into `writer`'s directory; results.json is written last."""
     set_quiet_environment()
+    transformers_logging.disable_default_handler()  # its lines go to the run's log
+    transformers_logging.disable_progress_bar()
     tasks = load_tasks(config)
     progress.expect(tasks.documents(config.limit))
     lm = load_model(config)
+    if config.apply_chat_template and not getattr(lm.tokenizer, "chat_template", None):
+        raise LayerscopeError(
+            f"--apply-chat-template: the tokenizer of {config.model} has no chat template; leave it out"
+        )
     progress.state("loading", "proving the layers against the model")
     architecture, decoder, figures = prove(lm.model, proof_ids(lm))
     _describe(about, config, lm, architecture.describe(), figures)
@@ -64,6 +71,11 @@ def run(
     except LayerscopeError:
         keep = False
         raise
+    except TASK_ERRORS as error:
+        if progress.begun:
+            raise
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise LayerscopeError(f"requests cannot be built for {', '.join(tasks.tasks)}: {why}") from error
     finally:
         recorder.close(keep=keep)
     progress.state("finishing", "merging and sorting tables")

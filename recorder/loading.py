@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -49,7 +50,7 @@ def load_model(config: RecordConfig) -> RecordingLM:
     try:
         made: Any = RecordingLM  # lm-eval's registry decorator hides the class's signature
         return made(pretrained=model, device=device, dtype=_dtype(config.dtype), batch_size=batch, **arguments)
-    except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise LayerscopeError(f"the model {config.model} cannot be loaded: {_first(error)}") from error
 
 

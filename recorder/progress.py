@@ -25,6 +25,8 @@ class Progress:
         self._path, self._watch = path / "status.json", watch
         self._writer = this_process()
         self._state, self._message = "starting", ""
+        self.begun = False
+        """The harness has built its requests and asked the first of them."""
         self._started = now()
         self._docs_total: int | None = None
         self._requests_done = self._docs_done = self._replayed = 0
@@ -50,6 +52,7 @@ class Progress:
 
     def asked(self, computed: list[Key], replayed: list[Key]) -> None:
         """The harness asks for these now; a document is done when none of its computed requests is left."""
+        self.begun = True
         self._left.update((key.task, key.doc_id) for key in computed)
         from_disk = {(key.task, key.doc_id) for key in replayed} - set(self._left)
         self._replayed += len(from_disk)

@@ -59,6 +59,11 @@ def prove(model: torch.nn.Module, input_ids: torch.Tensor) -> tuple[Architecture
     return architecture, decoder, figures
 
 
+def _name(architecture: Architecture) -> str:
+    about = architecture.describe()
+    return f"{about['class']} ({about['model_type']})"
+
+
 def _check_causal(architecture: Architecture, input_ids: torch.Tensor, logits: torch.Tensor) -> None:
     """Other tokens later on, of the same number, must leave earlier logits alone: rows are shared on that ground."""
     half = input_ids.shape[1] // 2
@@ -67,7 +72,10 @@ def _check_causal(architecture: Architecture, input_ids: torch.Tensor, logits: t
     _, other = _states(architecture, changed)
     found, limit = difference(other[:half], logits[:half]), TOLERANCE.get(architecture.dtype, 6e-2)
     if half and not found <= limit:
-        raise _refusal(architecture, f"it is not causal: later tokens move earlier logits by {found:.3g}")
+        raise LayerscopeError(
+            f"{_name(architecture)} is not causal: later tokens move earlier logits by {found:.3g} "
+            "of the largest; only decoder-only language models are recorded"
+        )
 
 
 def _states(architecture: Architecture, input_ids: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:

@@ -108,9 +108,9 @@ class Store:
 
     def _ask(self, query: str, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
         for _ in range(len(self.runs) + 1):
-            self._build(query)
             cursor = self._connection.cursor()
             try:
+                self._build(query)
                 return fetch(cursor)
             except NOT_THE_FILES as error:
                 raise StoreError(_first_line(error)) from error
@@ -171,11 +171,16 @@ class Store:
 
 
 def _execute(cursor: duckdb.DuckDBPyConnection, query: str, params: Any) -> duckdb.DuckDBPyConnection:
-    return cursor.execute(query) if params is None else cursor.execute(query, params)
+    asked = cursor.execute(query) if params is None else cursor.execute(query, params)
+    if asked is None or asked.description is None:
+        raise StoreError("the query is empty; ask for something, such as: SELECT * FROM runs")
+    return asked
 
 
 def _arrow_table(relation: Any) -> pa.Table:
     """DuckDB 2 gave the method another name."""
+    if relation is None:
+        raise StoreError("the query is empty; ask for something, such as: SELECT * FROM runs")
     fetch = getattr(relation, "to_arrow_table", None) or relation.fetch_arrow_table
     return fetch()
 

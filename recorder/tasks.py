@@ -12,12 +12,15 @@ from typing import Any
 import datasets
 import lm_eval.tasks
 from datasets.exceptions import DatasetsError
+from jinja2 import TemplateError
 from lm_eval.api.task import ConfigurableTask
 
 from recorder.config import Prompt, RecordConfig
 from recorder.errors import LayerscopeError, near
 
 PROMPT_TASK = "prompts_"
+TASK_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, DatasetsError, TemplateError)
+"""What lm-eval raises where a task's YAML and its documents do not fit."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def _load(manager: _Manager, names: list[str]) -> Any:
     with _beside_yaml(manager):
         try:
             return load(names)
-        except (OSError, ValueError, KeyError, ConnectionError, DatasetsError) as error:
+        except TASK_ERRORS as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise LayerscopeError(f"the tasks {', '.join(names)} cannot be loaded: {first}") from error
 

@@ -195,6 +195,42 @@ def test_bytes_broken_inside_a_table(root: Path, table: str) -> None:
     assert check_run(root / "zz-broken").failed
 
 
+def spoil_footer(path: Path) -> None:
+    """Garbage in the footer, whose length and last word stay: it looks whole until it is opened."""
+    data = bytearray(path.read_bytes())
+    length = int.from_bytes(data[-8:-4], "little")
+    data[-8 - length : -8] = b"\x5a" * length
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("table", ["steps", "summary"])
+def test_a_footer_of_garbage(root: Path, table: str) -> None:
+    for run_id in ("zz-broken", "aa-broken"):
+        spoil_footer(copy(root, run_id) / "tables" / f"{table}.parquet")
+    store = open_store(root)
+    assert set(store.sql(f"SELECT DISTINCT run_id FROM {table}")["run_id"]) == {"good"}
+    good_is_whole(store)
+    assert states(store)["zz-broken"][0] == states(store)["aa-broken"][0] == "broken"
+    assert check_run(root / "aa-broken").failed
+
+
+def test_a_run_deleted_before_the_first_query(root: Path) -> None:
+    gone = copy(root, "gone")
+    store = open_store(root)
+    shutil.rmtree(gone)
+    good_is_whole(store)
+    store.refresh()
+    assert "gone" not in states(store)
+
+
+def test_a_table_deleted_from_a_run(root: Path) -> None:
+    path = copy(root, "holed")
+    store = open_store(root)
+    (path / "tables" / "steps.parquet").unlink()
+    good_is_whole(store)
+    good_is_whole(open_store(root))
+
+
 def test_a_mistaken_query_blames_no_run(root: Path) -> None:
     store = open_store(root)
     for query in (

@@ -71,7 +71,7 @@ def test_interrupted_while_the_libraries_load(tmp_path: Path, name: str) -> None
     time.sleep(0.3)
     process.send_signal(getattr(signal, name))
     _, text = process.communicate(timeout=60)
-    # Python ends itself with SIGINT where the interrupt went through C code that runs Python: a shell shows 130 for both
+    # Python ends itself by SIGINT where the interrupt went through C code that runs Python: a shell shows 130 for both
     assert process.returncode in (130, -signal.SIGINT), text
     assert "Traceback" not in text
     assert "The same command resumes" in text

@@ -1,4 +1,4 @@
-"""What a reader makes of a status.json: live, lost, or what the writer last said. And the heartbeat of a loading model."""
+"""What a reader makes of a status.json: live, lost, or what the writer last said; and a loading model's heartbeat."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_the_heart_beats_while_the_model_loads(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert list(seen.values())[-1] == "complete"
     times = sorted(datetime.fromisoformat(text) for text in seen)
-    gaps = [(later - earlier).total_seconds() for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
     loading = sum(state == "loading" for state in seen.values())
     assert loading >= 3, "the model loaded too fast for this test to say anything"
     # two cores that run other tests besides: a beat is due every 0.5 s, and may come late

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from tests.conftest import TASKS, record_run
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left: `sentences` are the lines of stderr."""
+    """What a command left; `sentences` are the lines of stderr.
+
+    A real process shows no progress bars but ours. Here tqdm may have been imported before the command could say so.
+    """
 
     code: int
     out: str
@@ -25,7 +29,7 @@ class Result:
 
     @property
     def sentences(self) -> list[str]:
-        return self.err.strip().splitlines()
+        return [line for line in re.split(r"[\r\n]+", self.err) if line.strip() and not re.search(r"\d%\|", line)]
 
 
 Cli = Callable[..., Result]
@@ -53,7 +57,21 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, data_cache: Path) -> Path:
+def one_thread(data_cache: Path) -> Iterator[None]:
+    """Recordings beside other tests on few cores: threads that wait for each other cost tenfold."""
+    import numba
+    import torch
+
+    before = torch.get_num_threads(), numba.get_num_threads()
+    torch.set_num_threads(1)
+    numba.set_num_threads(1)
+    yield
+    torch.set_num_threads(before[0])
+    numba.set_num_threads(before[1])
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """A finished run of a choice task and a generation task, five documents each. Read it, or copy it."""
     out = tmp_path_factory.mktemp("finished")
     return record_run(out, tasks=("ls_all_tiny",), include_path=str(TASKS), limit=5).path

@@ -16,7 +16,7 @@ from recorder.rundir import find_runs, open_run
 from tests.conftest import REPO, TASKS, TINY, choice_task, write_task
 from tests.recorder.interface.conftest import Cli, Result
 
-pytestmark = pytest.mark.xdist_group("in process")
+pytestmark = pytest.mark.xdist_group("in-process")
 
 QUESTIONS = [{"question": f"Q: {n} + 1 = A:", "choices": ["1", "2"], "gold": 0} for n in range(3)]
 
@@ -49,7 +49,7 @@ class Record:
 
 
 @pytest.fixture
-def record(cli: Cli, tmp_path: Path, data_cache: Path) -> Record:
+def record(cli: Cli, tmp_path: Path, one_thread: None) -> Record:
     return Record(cli, tmp_path / "runs")
 
 
@@ -187,12 +187,12 @@ def test_model_of_the_hub_that_cannot_be_had(record: Record, monkeypatch: pytest
 def test_no_causal_model(record: Record, tmp_path: Path, kind: str) -> None:
     import transformers
 
-    small: dict[str, Any] = {"vocab_size": 300, "num_hidden_layers": 1, "num_attention_heads": 2}
+    small: dict[str, Any] = {"vocab_size": 4096, "num_hidden_layers": 1, "num_attention_heads": 2}
     if kind == "bert":
         config = transformers.BertConfig(**small, hidden_size=8, intermediate_size=8)
         model: Any = transformers.BertForMaskedLM(config)
     else:
-        config = transformers.T5Config(vocab_size=300, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+        config = transformers.T5Config(vocab_size=4096, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
         model = transformers.T5ForConditionalGeneration(config)
     model.save_pretrained(tmp_path / kind)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -308,6 +308,13 @@ def test_a_yaml_that_cannot_be_parsed(record: Record, tmp_path: Path) -> None:
     assert result.code in (0, 2), result.err  # lm-eval may skip it or refuse it; either way no traceback
     if result.code == 2:
         sentence(result)
+
+
+def test_more_examples_than_there_are(record: Record) -> None:
+    """More solved examples than the fewshot split holds: refused, naming the option or the task."""
+    text = sentence(record(num_fewshot=500))
+    assert "ls_tiny_choice" in text or "fewshot" in text
+    no_run_left(record)
 
 
 def test_an_empty_text_to_score(record: Record, tmp_path: Path) -> None:
