@@ -55,6 +55,7 @@ class RecordingLM(HFLM):
         self._window_next = 0
         self._by_args: dict[Any, deque[int]] = defaultdict(deque)
         self._contexts: list[str] = []
+        self._room: int | None = None
         self._generations: dict[str, deque[tuple[Key, Any]]] = {}
         self._ended: deque[tuple[int, list[int], str]] = deque()
         self.set_cache_hook(_Answers(self._answered))
@@ -237,7 +238,7 @@ class RecordingLM(HFLM):
     # -- generations -----------------------------------------------------------------------------------------------
 
     def tok_batch_encode(self, strings: list[str], *args: Any, **kwargs: Any) -> Any:
-        self._contexts = list(strings)
+        self._contexts, self._room = list(strings), kwargs.get("left_truncate_len")
         return super().tok_batch_encode(strings, *args, **kwargs)
 
     def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **kwargs: Any) -> torch.Tensor:
@@ -267,7 +268,8 @@ class RecordingLM(HFLM):
         return sequences
 
     def _as_generation(self, key: Key, request: Any, prompt: list[int]) -> Asked:
-        whole = len(self.tok_encode(request.args[0])) if len(prompt) < self.max_length else len(prompt)
+        full = self._room is not None and len(prompt) >= self._room  # only then can lm-eval have cut it
+        whole = len(self.tok_encode(request.args[0])) if full else len(prompt)
         digest = hash_args("generate_until", request.args)
         return Asked(key, "generate_until", digest, list(prompt), len(prompt), max(0, whole - len(prompt)), "")
 

@@ -17,8 +17,9 @@ import pyarrow as pa
 import torch
 
 from recorder.alignment import Alignment, Asked, Key, Served, Want
+from recorder.distributions import Distributions, Targets
 from recorder.errors import LayerscopeError
-from recorder.lens import Distributions, Lens, States, Targets
+from recorder.lens import Lens, States
 from recorder.rows import Computed, Recorded, build_tables
 from recorder.schema import REQUESTS
 from recorder.tokens import TokenTexts

@@ -270,7 +270,9 @@ def _whole(path: Path) -> bool:
 def is_run(path: Path) -> bool:
     """A directory that holds a run, or is called like one and held one."""
     marks = ("run.json", "status.json", "results.json")
-    return any((path / name).exists() for name in marks) or RUN_ID.fullmatch(path.name) is not None
+    if any((path / name).exists() for name in marks):
+        return True
+    return RUN_ID.fullmatch(path.name) is not None and any(not entry.name.startswith(".") for entry in path.iterdir())
 
 
 def find_runs(root: Path) -> Iterator[Path]:

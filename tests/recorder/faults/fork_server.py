@@ -9,7 +9,8 @@ forked child starts its threads itself, as a fresh process does.
     {"do": "wait", "pid": n, "seconds": limit}                          -> {"code": n}
 
 `attempt` kills with SIGKILL `seconds` after the child began; or after it first said `state` in its status.json under
-`root`; or after it had made `commits` parts beyond the first `beyond`. The code is then -9.
+`root` ("begun": as soon as there is a directory); or after it had made `commits` parts beyond the first `beyond`. The
+code is then -9.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def says(root: Path, state: str, since: float) -> bool:
 
 def reached(kill: dict[str, Any], since: float) -> bool:
     root = Path(kill["root"])
+    if kill.get("state") == "begun":
+        return any(root.glob("*/"))
     if "commits" in kill:
         return sum(1 for _ in root.glob("*/parts/[0-9]*")) >= kill["beyond"] + kill["commits"]
     return "state" not in kill or says(root, kill["state"], since)

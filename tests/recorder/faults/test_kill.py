@@ -158,6 +158,18 @@ def test_a_killed_run_is_lost_and_its_parts_are_readable(server: ForkServer, tmp
     assert check_run(path).failed == []
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.004, 0.012])
+def test_killed_as_it_begins(server: ForkServer, tmp_path: Path, seconds: float) -> None:
+    """No directory is left that is broken for ever: it is lost, and continued, or it counts as none."""
+    out = tmp_path / "runs"
+    argv = command(out, limit=1)
+    assert server.run(argv, {"state": "begun", "seconds": seconds, "root": str(out)}).code == -9
+    for path in find_runs(out):
+        assert (open_run(path).state, open_run(path).problem) == ("lost", "")
+    assert server.run(argv).code == 0
+    assert [open_run(path).state for path in find_runs(out)] == ["complete"]
+
+
 def test_parts_never_change(stories: list[Story]) -> None:
     """A later attempt neither rewrites nor removes what an earlier one committed, until the tables are merged."""
     for story in stories:
