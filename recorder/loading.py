@@ -18,6 +18,8 @@ from recorder.errors import LayerscopeError
 CPU_AUTO_BATCH = 8
 RESERVED = frozenset({"pretrained", "device", "dtype", "batch_size", "use_cache"})
 EDGE = 1 << 20
+WEIGHTS = ("*.safetensors", "*.bin", "tokenizer*.json")
+"""Files that decide what a local model says."""
 
 
 def pick_device(asked: str) -> str:
@@ -102,7 +104,7 @@ def fingerprint(lm: RecordingLM, name: str) -> dict[str, Any]:
     commit = getattr(getattr(lm.model, "config", None), "_commit_hash", None)
     found: dict[str, Any] = {"commit": commit, "parameters": sum(p.numel() for p in lm.model.parameters())}
     path = Path(name).expanduser()
-    files = [path] if path.is_file() else sorted(path.glob("*.safetensors")) + sorted(path.glob("*.bin"))
+    files = [path] if path.is_file() else [file for kind in WEIGHTS for file in sorted(path.glob(kind))]
     if files:
         digest = hashlib.sha256()
         for file in files:
