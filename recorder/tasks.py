@@ -244,7 +244,7 @@ def _ungraded(doc: dict[str, Any], results: Any) -> dict[str, Any]:
 
 
 def set_quiet_environment() -> None:
-    """No progress bars but ours, and no fork of a process that runs threads: lm-eval's bootstrap would deadlock."""
+    """No progress bars but ours, and no fork of a process that runs threads: lm-eval's bootstrap hung."""
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
