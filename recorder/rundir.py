@@ -32,7 +32,6 @@ HEARTBEAT_LIMIT = 60.0
 """Seconds after which a silent run on another machine counts as lost."""
 
 ALIVE = frozenset({"starting", "loading", "running", "finishing"})
-TRASH = ".trash"
 RUN_ID = re.compile(r"\d{8}t\d{6}z-[0-9a-f]{6}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import platform
 import random
@@ -54,7 +55,8 @@ def record(config: RecordConfig, watch: Watch | None = None) -> Run:
     except OSError as error:
         message = f"{error.strerror or error} while writing {path}"
         progress.stop("failed", message)
-        raise LayerscopeError(f"{message}; make room, then the same command resumes the run") from error
+        remedy = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
+        raise LayerscopeError(f"{message}; {remedy}, then the same command resumes the run") from error
     except LayerscopeError as error:
         progress.stop("failed", str(error))
         if new and not parts(path):

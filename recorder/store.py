@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recorder.errors import LayerscopeError
-from recorder.rundir import TRASH, Run, find_runs, mapping, open_run
+from recorder.rundir import Run, find_runs, mapping, open_run
 from recorder.schema import SUMMARY, Table
 from recorder.signals import all_tables
 from recorder.tokens import clean
@@ -283,4 +283,4 @@ def _first_line(error: Exception) -> str:
     return " ".join(lines[:3]) if lines else type(error).__name__
 
 
-__all__ = ["TRASH", "Store", "StoreError", "ask_tables", "describe_run", "open", "scores", "tables"]
+__all__ = ["Store", "StoreError", "ask_tables", "describe_run", "open", "scores", "tables"]
