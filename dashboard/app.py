@@ -14,7 +14,14 @@ from dashboard import controls, state, views
 # so the tab's is drawn here; and it leaves room for a banner above every page.
 TAB = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="#d33" stroke-width="2">
 <path d="m12 3 9 5-9 5-9-5zM3 12l9 5 9-5M3 16l9 5 9-5"/></svg>"""
-CLOSER = "<style>.stMainBlockContainer {padding-top: 4.5rem; padding-bottom: 2rem}</style>"
+LOOK = """<style>
+.stMainBlockContainer {padding-top: 1rem; padding-bottom: 2rem}
+.stAppHeader {background: none; pointer-events: none}
+.stAppHeader > * {pointer-events: auto}
+.st-key-pages {border-bottom: 1px solid rgba(128,128,128,.25); padding-right: 9rem; margin-bottom: .25rem}
+</style>"""
+KEPT = ("runs", "run", "task", "doc", "choice", "repeat", "step", "layer")
+"""What another page is asked to show as well."""
 
 
 def find_views() -> list[ModuleType]:
@@ -25,15 +32,20 @@ def find_views() -> list[ModuleType]:
 
 def main() -> None:
     st.set_page_config(page_title="Layerscope", page_icon=TAB, layout="wide")
-    st.html(CLOSER)
+    st.html(LOOK)
     found = find_views()
     pages = {
         view.URL_PATH: st.Page(view.render, title=view.TITLE, icon=view.ICON, url_path=view.URL_PATH, default=i == 0)
         for i, view in enumerate(found)
     }
     state.remember_pages(pages)
+    page = st.navigation(list(pages.values()), position="hidden")
+    kept = {name: state.read(name) for name in KEPT}
+    with st.container(key="pages", horizontal=True, gap="small"):
+        for view in found:
+            state.link(view.URL_PATH, view.TITLE, icon=view.ICON, **kept)
     with controls.troubles():
-        st.navigation(list(pages.values()), position="top").run()
+        page.run()
 
 
 main()

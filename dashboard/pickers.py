@@ -12,6 +12,8 @@ from dashboard.queries import lens, rows
 from dashboard.queries.runs import short_model
 from recorder.rundir import Run
 
+LISTED = 400
+"""Documents that a list offers; every one of its labels is sent to the browser."""
 OF_REQUEST = ("step", "layer", "from")
 OF_DOCUMENT = ("choice", "repeat", *OF_REQUEST)
 OF_TASK = ("doc", *OF_DOCUMENT)
@@ -28,7 +30,9 @@ def pick_run() -> Run | None:
     if not runs:
         controls.say(f"There is no readable run under {', '.join(state.roots())}: record one, or see the Runs page.")
         return None
+    compared = [name for name in state.read("runs").split(",") if name in runs]
     newest = next((name for name, run in runs.items() if run.files("requests")), next(iter(runs)))
+    newest = compared[0] if compared else newest
     names = list(runs)
     labels = {name: run_label(run) for name, run in runs.items()}
     chosen = newest if asked is not None and asked.problem else controls.pick("run", "run", names, newest)
@@ -70,23 +74,44 @@ def pick_task(run: Run) -> str | None:
 
 
 def pick_document(run: Run, task: str) -> int:
-    """The document, by list or by stepping to the one before or after."""
-    found = rows(state.ask(lens.documents, run, task))
-    labels = {row["doc_id"]: document_label(row["doc_id"], row["correct"], row["start"]) for row in found}
-    ids = list(labels)
+    """The document, by list or number, or by stepping to the one before or after."""
+    ids = state.ask(lens.document_ids, run, task)["doc_id"].tolist()
     chosen = controls.pick("doc", "document", ids, ids[0])
     at = ids.index(chosen)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        st.selectbox(
-            f"Document ({at + 1:,} of {len(ids):,})",
-            ids,
-            format_func=labels.__getitem__,
-            help="Index in the task's evaluated split, whether the model was right, and how its prompt starts.",
-            **controls.bound("doc", chosen, OF_DOCUMENT),
-        )
+        name = f"Document ({at + 1:,} of {len(ids):,})"
+        if len(ids) <= LISTED:
+            _listed(name, run, task, ids, chosen)
+        else:
+            _numbered(name, run, task, ids, chosen)
         _step_button(":material/chevron_left:", "The document before", ids[at - 1] if at else None)
         _step_button(":material/chevron_right:", "The next document", ids[at + 1] if at + 1 < len(ids) else None)
     return chosen
+
+
+def _listed(name: str, run: Run, task: str, ids: list[int], chosen: int) -> None:
+    found = rows(state.ask(lens.documents, run, task))
+    labels = {row["doc_id"]: document_label(row["doc_id"], row["correct"], row["start"]) for row in found}
+    st.selectbox(
+        name,
+        ids,
+        format_func=labels.__getitem__,
+        help="Index in the task's evaluated split, whether the model was right, and how its prompt starts.",
+        **controls.bound("doc", chosen, OF_DOCUMENT),
+    )
+
+
+def _numbered(name: str, run: Run, task: str, ids: list[int], chosen: int) -> None:
+    """More documents than a list can hold: by number."""
+    st.number_input(
+        name,
+        min_value=ids[0],
+        max_value=ids[-1],
+        step=1,
+        help="Index in the task's evaluated split. The Documents page finds one by its text, grade or margin.",
+        **controls.bound("doc", chosen, OF_DOCUMENT),
+    )
+    state.link("documents", "Find", icon=":material/search:", run=run.run_id, task=task)
 
 
 def document_label(doc_id: int, correct: bool | None, start: str) -> str:

@@ -55,6 +55,15 @@ class Table:
         return pa.Table.from_arrays(columns, schema=self.schema())
 
 
+@dataclass(frozen=True)
+class Derived:
+    """A table that a query over one run's other tables gives, written when the run ends; absent without `needs`."""
+
+    table: Table
+    query: str
+    needs: tuple[str, ...]
+
+
 TEXT = pa.string()
 WORD = pa.dictionary(pa.int32(), pa.string())
 """A string that repeats: stored once, referred to by index. (Lists hold TEXT: Parquet readers of Arrow cannot rebuild

@@ -6,12 +6,13 @@ other views, and no other run is disturbed.
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
-import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +21,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recorder.catalogue import RUNS_COLUMNS, describe_run, runs_table, scores
 from recorder.errors import LayerscopeError
-from recorder.rundir import Run, find_runs, mapping, open_run
-from recorder.schema import SUMMARY, Table
+from recorder.rundir import Run, find_runs, open_run
+from recorder.schema import Table
 from recorder.signals import all_tables
-from recorder.tokens import clean
+from recorder.views import empty, literal, spelled_out, tables, view, words
 
 MEMORY_LIMIT = "2GB"
-RUN_OF_FILE = r"([^/\\]+)[/\\](?:tables[/\\][^/\\]+|parts[/\\][^/\\]+[/\\][^/\\]+)$"
-
-RUNS_COLUMNS = {
-    "run_id": pa.string(),
-    "name": pa.string(),
-    "state": pa.string(),
-    "problem": pa.string(),
-    "model": pa.string(),
-    "tasks": pa.list_(pa.string()),
-    "docs_done": pa.int64(),
-    "docs_total": pa.int64(),
-    "scores": pa.string(),
-    "signals": pa.list_(pa.string()),
-    "layers": pa.int64(),
-    "bytes": pa.int64(),
-    "created": pa.string(),
-    "path": pa.string(),
-}
-"""Columns of the `runs` view; `scores` is JSON: {task: {"metric,filter": value}}."""
-
+ALL = "main"
+"""DuckDB schema of the views over every run of a store."""
 
 NOT_THE_FILES = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException)
 """Errors of the query itself."""
@@ -56,9 +40,61 @@ class StoreError(LayerscopeError):
     """A query that DuckDB refuses, in DuckDB's words."""
 
 
-def tables() -> dict[str, Table]:
-    """Every table a store shows, by name."""
-    return {table.name: table for table in (*all_tables(), SUMMARY)}
+class StoreStopped(StoreError):
+    """A query that was stopped before its end."""
+
+
+class Watch:
+    """Queries made inside `with` can be seen and stopped from another thread."""
+
+    def __init__(self) -> None:
+        self._cursor: duckdb.DuckDBPyConnection | None = None
+        self._stopped = False
+
+    def __enter__(self) -> Watch:
+        self._token = _WATCHING.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _WATCHING.reset(self._token)
+
+    def stop(self) -> None:
+        """End the query in progress, and every later one, with StoreStopped."""
+        self._stopped = True
+        if (cursor := self._cursor) is not None:
+            cursor.interrupt()
+
+    @property
+    def share(self) -> float | None:
+        """How much of the query in progress is done, from 0 to 1; None where DuckDB does not know."""
+        cursor = self._cursor
+        percent = cursor.query_progress() if cursor is not None else -1.0
+        return percent / 100 if 0 <= percent <= 100 else None
+
+    @contextmanager
+    def over(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        self._cursor = cursor
+        try:
+            if self._stopped:
+                raise StoreStopped("the query was stopped")
+            yield
+        finally:
+            self._cursor = None
+
+
+_WATCHING: ContextVar[Watch | None] = ContextVar("watching", default=None)
+_TRANSCRIPT: ContextVar[list[str] | None] = ContextVar("transcript", default=None)
+
+
+@contextmanager
+def transcript() -> Iterator[list[str]]:
+    """The queries made inside `with`, parameters spelled out."""
+    said: list[str] = []
+    token = _TRANSCRIPT.set(said)
+    try:
+        yield said
+    finally:
+        _TRANSCRIPT.reset(token)
 
 
 def open(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = "runs") -> Store:
@@ -74,17 +110,19 @@ class Store:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = [root.resolve() for root in roots]
-        self._lock = threading.RLock()
-        self._connection = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "threads": os.cpu_count() or 2})
+        self.lock = threading.RLock()
+        self.connection = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "threads": os.cpu_count() or 2})
         self.tables = tables()
         self._bad: dict[str, str] = {}
         self.runs: list[Run] = []
-        self._built: set[str] = set()
+        self.looks = 0
+        self.built: dict[str, _Built] = {}
+        self._all = Selection(self, None)
         self.refresh()
 
     def refresh(self) -> None:
         """Look at the directories again: new runs appear, deleted ones go, live ones grow."""
-        with self._lock:
+        with self.lock:
             found: dict[str, Run] = {}
             for root in self._roots:
                 for path in find_runs(root):
@@ -93,39 +131,27 @@ class Store:
                         run = replace(run, problem=self._bad[path.name])
                     found.setdefault(path.name, run)
             self.runs = list(found.values())
-            self._built.clear()
+            self.looks += 1
 
     def run(self, run_id: str) -> Run | None:
         return next((run for run in self.runs if run.run_id == run_id), None)
 
-    def sql(self, query: str, params: Sequence[Any] | dict[str, Any] | None = None) -> pd.DataFrame:
+    def select(self, *run_ids: str) -> Selection:
+        """The same views over some runs alone: whatever else the store holds is not opened."""
+        return Selection(self, run_ids)
+
+    def sql(self, query: str, params: dict[str, Any] | Sequence[Any] | None = None) -> pd.DataFrame:
         """Rows as a pandas DataFrame."""
-        return self._ask(query, lambda cursor: _execute(cursor, query, params).df())
+        return self._all.sql(query, params)
 
-    def arrow(self, query: str, params: Sequence[Any] | dict[str, Any] | None = None) -> pa.Table:
+    def arrow(self, query: str, params: dict[str, Any] | Sequence[Any] | None = None) -> pa.Table:
         """Rows as an Arrow table."""
-        return self._ask(query, lambda cursor: _arrow_table(cursor.sql(query, params=params)))
+        return self._all.arrow(query, params)
 
-    def _ask(self, query: str, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
-        for _ in range(len(self.runs) + 1):
-            cursor = self._connection.cursor()
-            try:
-                self._build(query)
-                return fetch(cursor)
-            except NOT_THE_FILES as error:
-                raise StoreError(_first_line(error)) from error
-            except duckdb.Error as error:
-                if not self._set_aside(query, str(error)):
-                    raise StoreError(_first_line(error)) from error
-            finally:
-                cursor.close()
-        raise StoreError("every run of this store is broken")
-
-    def _set_aside(self, query: str, message: str) -> bool:
-        """Take the run that cannot be read out of the views; False where every run can."""
-        with self._lock:
-            reading = [table for name, table in self.tables.items() if name in _words(query)]
-            for run in self.runs:
+    def set_aside(self, runs: Sequence[Run], reading: Sequence[Table], message: str) -> bool:
+        """Take the one of `runs` that cannot be read out of the views; False where every one can."""
+        with self.lock:
+            for run in runs:
                 if run.problem:
                     continue
                 named = f"{run.path}{os.sep}" in message
@@ -137,37 +163,98 @@ class Store:
                     return True
         return False
 
-    def _build(self, query: str) -> None:
+
+@dataclass
+class _Built:
+    """Which views a DuckDB schema holds, and what the runs' files were when each was made."""
+
+    looks: int = -1
+    made_of: dict[str, tuple[object, ...]] = field(default_factory=dict)
+
+
+class Selection:
+    """Some of a store's runs (None: all) under views of their own."""
+
+    def __init__(self, store: Store, run_ids: tuple[str, ...] | None) -> None:
+        self._store = store
+        self._run_ids = run_ids
+        digest = hashlib.blake2s("\0".join(sorted(run_ids or ())).encode(), digest_size=8).hexdigest()
+        self._schema = ALL if run_ids is None else f"of_{digest}"
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those that are there, in the store's order."""
+        wanted = self._run_ids
+        return [run for run in self._store.runs if wanted is None or run.run_id in wanted]
+
+    def sql(self, query: str, params: dict[str, Any] | Sequence[Any] | None = None) -> pd.DataFrame:
+        """Rows as a pandas DataFrame."""
+        return self._ask(query, params, lambda cursor: _execute(cursor, query, params).df())
+
+    def arrow(self, query: str, params: dict[str, Any] | Sequence[Any] | None = None) -> pa.Table:
+        """Rows as an Arrow table."""
+        return self._ask(query, params, lambda cursor: _arrow_table(cursor.sql(query, params=params)))
+
+    def _ask(self, query: str, params: Any, fetch: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
+        if (said := _TRANSCRIPT.get()) is not None:
+            said.append(spelled_out(query, params if isinstance(params, dict) else None))
+        for _ in range(len(self.runs) + 1):
+            cursor = self._store.connection.cursor()
+            try:
+                self._build(cursor, query)
+                with (_WATCHING.get() or Watch()).over(cursor):
+                    return fetch(cursor)
+            except duckdb.InterruptException:
+                raise StoreStopped("the query was stopped") from None
+            except NOT_THE_FILES as error:
+                raise StoreError(first_line(error)) from error
+            except duckdb.Error as error:
+                reading = [table for name, table in self._store.tables.items() if name in words(query)]
+                if not self._store.set_aside(self.runs, reading, str(error)):
+                    raise StoreError(first_line(error)) from error
+            finally:
+                cursor.close()
+        raise StoreError("every run of this store is broken")
+
+    def _build(self, cursor: duckdb.DuckDBPyConnection, query: str) -> None:
         """Create the views that `query` names and that are not there yet: a list of runs opens no Parquet file."""
-        words = _words(query)
-        everything = bool(words & {"show", "describe", "information_schema", "duckdb_views", "duckdb_columns"})
-        with self._lock:
-            cursor = self._connection.cursor()
-            if ("runs" in words or everything) and "runs" not in self._built:
-                cursor.register("listed", self._runs_table())
-                cursor.execute("CREATE OR REPLACE TABLE runs AS SELECT * FROM listed")
-                self._built.add("runs")
-            for name, table in self.tables.items():
-                if (name in words or everything) and name not in self._built:
-                    cursor.execute(f"CREATE OR REPLACE VIEW {name} AS {self._select(table)}")
-                    self._built.add(name)
-            cursor.close()
+        with self._store.lock:
+            built = self._up_to_date(cursor)
+            for name in sorted(named_in(query, self._store.tables) - set(built.made_of)):
+                found = self._files_now()
+                define(cursor, name, self.runs)
+                built.made_of[name] = found
 
-    def _select(self, table: Table) -> str:
-        files = [str(path) for run in self.runs for path in run.files(table.name)]
-        if not files:
-            columns = ", ".join(f"NULL::{_duck_type(c.type)} AS {c.name}" for c in table.columns)
-            return f"SELECT NULL::VARCHAR AS run_id, {columns} WHERE false"
-        listed = ", ".join("'" + name.replace("'", "''") + "'" for name in files)
-        columns = ", ".join(f'"{name}"' for name in table.names)
-        return (
-            f"SELECT regexp_extract(filename, '{RUN_OF_FILE}', 1) AS run_id, {columns} "
-            f"FROM read_parquet([{listed}], filename = true, union_by_name = true)"
-        )
+    def _up_to_date(self, cursor: duckdb.DuckDBPyConnection) -> _Built:
+        """What is built in this selection's schema; what was built over other files is forgotten."""
+        built = self._store.built.setdefault(self._schema, _Built())
+        cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+        cursor.execute(f"USE {self._schema}")
+        if built.looks != self._store.looks:
+            found = self._files_now()
+            built.made_of = {name: of for name, of in built.made_of.items() if of == found and name != "runs"}
+            built.looks = self._store.looks
+        return built
 
-    def _runs_table(self) -> pa.Table:
-        rows = [_as_declared(describe_run(run)) for run in self.runs]
-        return pa.Table.from_pylist(rows, schema=pa.schema(list(RUNS_COLUMNS.items())))
+    def _files_now(self) -> tuple[object, ...]:
+        return tuple((run.path, run.revision, run.problem) for run in self.runs)
+
+
+def named_in(query: str, known: Iterable[str]) -> set[str]:
+    """Views that a query may name; all of them where it asks what there is."""
+    found = words(query)
+    everything = bool(found & {"show", "describe", "information_schema", "duckdb_views", "duckdb_columns"})
+    return {name for name in ("runs", *known) if everything or name in found}
+
+
+def define(cursor: duckdb.DuckDBPyConnection, name: str, runs: Sequence[Run]) -> None:
+    """Create one view over `runs` in the cursor's schema."""
+    if name == "runs":
+        cursor.register("listed", runs_table(runs))
+        cursor.execute("CREATE OR REPLACE TABLE runs AS SELECT * FROM listed")
+        cursor.unregister("listed")
+    else:
+        cursor.execute(f"CREATE OR REPLACE VIEW {name} AS {view(tables()[name], runs)}")
 
 
 def _execute(cursor: duckdb.DuckDBPyConnection, query: str, params: Any) -> duckdb.DuckDBPyConnection:
@@ -185,13 +272,9 @@ def _arrow_table(relation: Any) -> pa.Table:
     return fetch()
 
 
-def _words(query: str) -> set[str]:
-    return set(re.findall(r"\w+", query.lower()))
-
-
-def _unreadable(run: Run, tables: Sequence[Table]) -> str:
+def _unreadable(run: Run, reading: Sequence[Table]) -> str:
     """What is wrong with the first file of these tables that cannot be read to its end; '' where all can."""
-    for table in tables:
+    for table in reading:
         for path in run.files(table.name):
             try:
                 for _ in pq.ParquetFile(path).iter_batches():
@@ -202,85 +285,20 @@ def _unreadable(run: Run, tables: Sequence[Table]) -> str:
 
 
 def ask_tables(directory: Path, query: str) -> pa.Table:
-    """A query over the Parquet files of one directory, each a view under its own name."""
+    """A query over the Parquet files of one directory, each a view under its own name; a declared table without a
+    file is empty."""
     with duckdb.connect(config={"memory_limit": MEMORY_LIMIT}) as connection:
+        for table in all_tables():
+            connection.execute(f"CREATE VIEW {table.name} AS {empty(table)}")
         for path in sorted(directory.glob("*.parquet")):
-            connection.read_parquet([str(path)]).create_view(path.stem)
+            connection.execute(f"CREATE OR REPLACE VIEW {path.stem} AS FROM read_parquet({literal(str(path))})")
         return _arrow_table(connection.sql(query))
 
 
-def _as_declared(row: dict[str, Any]) -> dict[str, Any]:
-    """Values of the declared types, whatever a run's JSON holds: one odd run must not hide the others."""
-    made: dict[str, Any] = {}
-    for name, kind in RUNS_COLUMNS.items():
-        value = row[name]
-        if pa.types.is_string(kind):
-            made[name] = None if value is None else clean(str(value))
-        elif pa.types.is_list(kind):
-            made[name] = [clean(str(item)) for item in value] if isinstance(value, list | tuple) else []
-        else:
-            made[name] = value if isinstance(value, int) and abs(value) < 1 << 62 else None
-    return made
-
-
-def describe_run(run: Run) -> dict[str, Any]:
-    """One row of the `runs` view. Opens JSON only."""
-    config = mapping(run.about.get("config"))
-    progress = mapping(run.status.get("progress"))
-    architecture = mapping(run.about.get("architecture"))
-    return {
-        "run_id": run.run_id,
-        "name": config.get("name") or run.run_id,
-        "state": run.state,
-        "problem": run.problem,
-        "model": config.get("model") or "",
-        "tasks": run.about.get("tasks") or config.get("tasks"),
-        "docs_done": progress.get("docs_done"),
-        "docs_total": progress.get("docs_total"),
-        "scores": json.dumps(scores(run)),
-        "signals": config.get("signals"),
-        "layers": architecture.get("layers"),
-        "bytes": run.size(),
-        "created": run.about.get("created") or "",
-        "path": str(run.path),
-    }
-
-
-def scores(run: Run) -> dict[str, dict[str, float]]:
-    """{task: {"metric,filter": value}} of a finished run, standard errors left out."""
-    found: dict[str, dict[str, float]] = {}
-    for task, metrics in mapping(run.results.get("results")).items():
-        found[task] = {
-            name: value
-            for name, value in mapping(metrics).items()
-            if isinstance(value, int | float)
-            and "," in name
-            and not name.startswith("bypass,")
-            and "_stderr" not in name
-        }
-    return found
-
-
-def _duck_type(kind: pa.DataType) -> str:
-    if pa.types.is_list(kind):
-        return _duck_type(kind.value_type) + "[]"
-    if pa.types.is_dictionary(kind) or pa.types.is_string(kind):
-        return "VARCHAR"
-    names = {
-        pa.int16(): "SMALLINT",
-        pa.int32(): "INTEGER",
-        pa.int64(): "BIGINT",
-        pa.float16(): "FLOAT",
-        pa.float32(): "FLOAT",
-        pa.float64(): "DOUBLE",
-        pa.bool_(): "BOOLEAN",
-    }
-    return names[kind]
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:3]) if lines else type(error).__name__
 
 
-__all__ = ["Store", "StoreError", "ask_tables", "describe_run", "open", "scores", "tables"]
+__all__ = ["RUNS_COLUMNS", "Selection", "Store", "StoreError", "StoreStopped", "Watch", "ask_tables", "describe_run"]
+__all__ += ["open", "scores", "tables", "transcript"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from recorder.store import Store
+from recorder.store import Selection
 
-TASK = "run_id = $run AND task = $task"
+TASK = "task = $task"
 REQUEST = f"{TASK} AND doc_id = $doc AND choice = $choice AND repeat = $repeat"
 START = 160
 """Letters of a prompt that tell one document from another."""
@@ -15,18 +15,19 @@ START = 160
 PROMPT = "array_to_string(list_slice(input_tokens, 1, n_prompt), '')"
 
 
-def tasks(store: Store, run: str) -> pd.DataFrame:
+def tasks(store: Selection) -> pd.DataFrame:
     """task, documents: what the run has recorded so far."""
-    return store.sql(
-        "SELECT task, count(DISTINCT doc_id) AS documents FROM requests WHERE run_id = $run "
-        "GROUP BY task ORDER BY task",
-        {"run": run},
-    )
+    return store.sql("SELECT task, count(DISTINCT doc_id) AS documents FROM requests GROUP BY task ORDER BY task")
 
 
-def documents(store: Store, run: str, task: str) -> pd.DataFrame:
+def document_ids(store: Selection, task: str) -> pd.DataFrame:
+    """doc_id of every document of the task, in order."""
+    return store.sql(f"SELECT DISTINCT doc_id FROM requests WHERE {TASK} ORDER BY doc_id", {"task": task})
+
+
+def documents(store: Selection, task: str) -> pd.DataFrame:
     """doc_id, correct (first filter; None while unfinished), start: the prompt after what all prompts begin with."""
-    where = {"run": run, "task": task}
+    where = {"task": task}
     ends = store.sql(f"SELECT min({PROMPT}) AS low, max({PROMPT}) AS high FROM requests WHERE {TASK}", where)
     shared = _shared(*(text or "" for text in ends.iloc[0]))
     frame = store.sql(
@@ -49,21 +50,21 @@ def _shared(low: str, high: str) -> int:
     return max(low.rfind(" ", 0, differ), low.rfind("\n", 0, differ)) + 1
 
 
-def grades(store: Store, run: str, task: str, doc: int) -> pd.DataFrame:
+def grades(store: Selection, task: str, doc: int) -> pd.DataFrame:
     """filter, correct, prediction, target: how the document was graded, one row a filter."""
     return store.sql(
         f"SELECT filter, correct, prediction, target FROM docs WHERE {TASK} AND doc_id = $doc ORDER BY filter",
-        {"run": run, "task": task, "doc": doc},
+        {"task": task, "doc": doc},
     )
 
 
-def requests(store: Store, run: str, task: str, doc: int) -> pd.DataFrame:
+def requests(store: Selection, task: str, doc: int) -> pd.DataFrame:
     """One row a (choice, repeat). `is_chosen` of an unfinished run is worked out from the log-likelihoods so far."""
     frame = store.sql(
         "SELECT choice, repeat, kind, continuation, logprob, greedy, is_gold, is_chosen, stop_reason, n_prompt, "
         "truncated_left, len(input_ids) - n_prompt AS n_steps FROM requests "
         f"WHERE {TASK} AND doc_id = $doc ORDER BY choice, repeat",
-        {"run": run, "task": task, "doc": doc},
+        {"task": task, "doc": doc},
     )
     logprobs = frame["logprob"].to_numpy(float, na_value=np.nan)
     scored = len(frame) > 1 and set(frame["kind"]) == {"loglikelihood"} and not np.isnan(logprobs).all()
@@ -72,7 +73,7 @@ def requests(store: Store, run: str, task: str, doc: int) -> pd.DataFrame:
     return frame
 
 
-def inputs(store: Store, run: str, task: str, doc: int, choice: int, repeat: int) -> pd.DataFrame:
+def inputs(store: Selection, task: str, doc: int, choice: int, repeat: int) -> pd.DataFrame:
     """token_id, text, step of every token of the request, prompt first; step of a prompt token is negative."""
     return store.sql(
         f"""
@@ -80,22 +81,20 @@ def inputs(store: Store, run: str, task: str, doc: int, choice: int, repeat: int
                unnest(range(0, len(input_ids))) - n_prompt AS step
         FROM requests WHERE {REQUEST}
         """,
-        _key(run, task, doc, choice, repeat),
+        _key(task, doc, choice, repeat),
     )
 
 
-def steps(store: Store, run: str, task: str, doc: int, choice: int, repeat: int) -> pd.DataFrame:
+def steps(store: Selection, task: str, doc: int, choice: int, repeat: int) -> pd.DataFrame:
     """The recorded steps of a request, in order."""
     return store.sql(
         f"SELECT step, position, token_id, token, text, continues, special, logprob, entropy, rank, settle_layer "
         f"FROM steps WHERE {REQUEST} ORDER BY step",
-        _key(run, task, doc, choice, repeat),
+        _key(task, doc, choice, repeat),
     )
 
 
-def layers(
-    store: Store, run: str, task: str, doc: int, choice: int, repeat: int, first: int, last: int
-) -> pd.DataFrame:
+def layers(store: Selection, task: str, doc: int, choice: int, repeat: int, first: int, last: int) -> pd.DataFrame:
     """Top-1 token and statistics, one row a (step, layer), of the steps from `first` to `last`."""
     return store.sql(
         f"""
@@ -103,20 +102,20 @@ def layers(
                entropy, kl_final, target_logprob, target_rank
         FROM signals WHERE {REQUEST} AND step BETWEEN $first AND $last ORDER BY step, layer
         """,
-        {**_key(run, task, doc, choice, repeat), "first": first, "last": last},
+        {**_key(task, doc, choice, repeat), "first": first, "last": last},
     )
 
 
-def cell(store: Store, run: str, task: str, doc: int, choice: int, repeat: int, step: int, layer: int) -> pd.DataFrame:
+def cell(store: Selection, task: str, doc: int, choice: int, repeat: int, step: int, layer: int) -> pd.DataFrame:
     """token_id, text, prob of the layer's top-k at one step, best first."""
     return store.sql(
         f"""
         SELECT unnest(top_ids) AS token_id, unnest(top_tokens) AS text, unnest(top_probs) AS prob
         FROM signals WHERE {REQUEST} AND step = $step AND layer = $layer
         """,
-        {**_key(run, task, doc, choice, repeat), "step": step, "layer": layer},
+        {**_key(task, doc, choice, repeat), "step": step, "layer": layer},
     )
 
 
-def _key(run: str, task: str, doc: int, choice: int, repeat: int) -> dict[str, object]:
-    return {"run": run, "task": task, "doc": doc, "choice": choice, "repeat": repeat}
+def _key(task: str, doc: int, choice: int, repeat: int) -> dict[str, object]:
+    return {"task": task, "doc": doc, "choice": choice, "repeat": repeat}

@@ -49,8 +49,10 @@ def test_every_table_is_a_view_with_run_id(several: Path, finished: Path) -> Non
         found = store.sql(f"SELECT * FROM {name}")
         assert list(found.columns) == ["run_id", *table.names]
         expected = dict.fromkeys(("run-a", "run-b", "run-c"), rows(finished, name))
-        if name in ("docs", "summary"):  # known only at the end
+        if name == "docs":  # known only at the end
             del expected["run-c"]
+        if name == "summary":  # worked out from what there is: nothing is graded yet
+            expected["run-c"] = 10
         assert found["run_id"].value_counts().to_dict() == expected
 
 
