@@ -20,8 +20,7 @@ LOOK = """<style>
 .stAppHeader > * {pointer-events: auto}
 .st-key-pages {border-bottom: 1px solid rgba(128,128,128,.25); padding-right: 9rem; margin-bottom: .25rem}
 </style>"""
-KEPT = ("runs", "run", "task", "doc", "choice", "repeat", "step", "layer")
-"""What another page is asked to show as well."""
+KEPT = ("runs", "run", "task", "doc", "choice", "repeat", "step", "layer")  # what another page is to show as well
 
 
 def find_views() -> list[ModuleType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -15,8 +15,7 @@ import streamlit as st
 from dashboard import state
 from dashboard.components.picture import picture
 
-PAPER = {"light": "#ffffff", "dark": "#0e1117"}
-"""The page's own colour, so that a saved picture can be read anywhere."""
+Width = Literal["stretch", "content"]
 CONFIG = {"displaylogo": False, "modeBarButtons": [["toImage"]], "responsive": True}
 MOST_ROWS = 1_000_000
 """Rows that are written to a CSV file; Parquet has no limit."""
@@ -28,13 +27,19 @@ def theme() -> str:
 
 
 def chart(
-    figure: go.Figure, key: str, on_click: Callable[[list[Any]], None] | None = None, width: str = "stretch"
+    figure: go.Figure, key: str, on_click: Callable[[list[Any]], None] | None = None, width: Width = "stretch"
 ) -> None:
     """A figure that `offer` can save by its `key`. `on_click` is given the customdata of a clicked point."""
-    figure.update_layout(paper_bgcolor=PAPER[theme()], plot_bgcolor="rgba(0,0,0,0)")
-    selecting: dict[str, Any] = {"on_select": lambda: _clicked(key, on_click), "selection_mode": "points"}
+    figure.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)")
     with st.container(key=f"chart_{key}"):
-        st.plotly_chart(figure, width=width, key=key, config=CONFIG, **(selecting if on_click else {}))
+        st.plotly_chart(
+            figure,
+            width=width,
+            key=key,
+            config=CONFIG,
+            on_select=(lambda: _clicked(key, on_click)) if on_click else "ignore",
+            selection_mode="points",
+        )
 
 
 def _clicked(key: str, on_click: Callable[[list[Any]], None] | None) -> None:
@@ -50,8 +55,9 @@ def offer(name: str, frames: Sequence[pd.DataFrame], key: str, figure: go.Figure
     with st.popover("Export", icon=":material/download:", help="Picture, data and SQL of what is shown"):
         if figure is not None:
             st.caption("Picture")
+            shade = theme()
             picture(f"chart_{key}", stem, key=f"picture:{key}")
-            _file("Standalone HTML", f"{stem}.html", "text/html", lambda: standalone(figure), key)
+            _file("Standalone HTML", f"{stem}.html", "text/html", lambda: standalone(figure, shade), key)
         st.caption(f"Data: {len(frames[0]):,} rows, {len(frames[0].columns)} columns")
         with st.container(horizontal=True):
             _file("CSV", f"{stem}.csv", "text/csv", lambda: csv(frames[0]), key)
@@ -71,11 +77,10 @@ def _file(label: str, name: str, mime: str, make: Callable[[], bytes], key: str)
     )
 
 
-def standalone(figure: go.Figure) -> bytes:
-    """The figure as an HTML page that needs neither Layerscope nor the internet."""
+def standalone(figure: go.Figure, shade: str) -> bytes:
+    """The figure as an HTML page that needs neither Layerscope nor the internet; `shade` as `theme` gives it."""
     copy = go.Figure(figure)
-    template = "plotly_dark" if copy.layout.paper_bgcolor == PAPER["dark"] else "plotly_white"
-    copy.update_layout(template=template, paper_bgcolor=copy.layout.paper_bgcolor or PAPER["light"])
+    copy.update_layout(template="plotly_dark" if shade == "dark" else "plotly_white", paper_bgcolor=None)
     return copy.to_html(include_plotlyjs=True, config={"displaylogo": False}).encode()
 
 

@@ -24,9 +24,12 @@ export default function ({ data, parentElement }) {
             if (!camera) { button.textContent = "the chart is not drawn"; return; }
             Object.assign(plot._context.toImageButtonOptions,
                 { format: button.dataset.kind, filename: data.name, scale: button.dataset.kind === "png" ? 2 : 1 });
+            const paper = plot.layout.paper_bgcolor;  // clear on the page, whose own colour the picture is given
+            plot.layout.paper_bgcolor = getComputedStyle(document.querySelector(".stApp")).backgroundColor;
             window.addEventListener("click", hide, { capture: true });
             setTimeout(() => window.removeEventListener("click", hide, { capture: true }), 5000);
             camera.dispatchEvent(new MouseEvent("click", { bubbles: false }));
+            plot.layout.paper_bgcolor = paper;
         };
     }
 }
