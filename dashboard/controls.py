@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -23,21 +24,27 @@ def pick(name: str, what: str, options: Sequence[T], default: T) -> T:
     if asked in found:
         return found[asked]
     nearest = _nearest(asked, options, default)
-    with st.session_state.get("notices") or st.container():
+    with notices():
         say(f"This link names {what} {asked}, which is not here: showing {what} {nearest} instead.", kind="warning")
     return nearest
 
 
 def _nearest(asked: str, options: Sequence[T], default: T) -> T:
     numbers = [option for option in options if isinstance(option, int)]
-    if not numbers or not asked.lstrip("-").isdecimal():
+    if not numbers or not re.fullmatch(r"-?[0-9]{1,15}", asked):
         return default
     return min(numbers, key=lambda option: abs(option - int(asked)))
 
 
 def open_notices() -> None:
-    """Room at the top of the page, for what `pick` has to say."""
+    """Room at the top of the page, for what is said of its link."""
     st.session_state["notices"] = st.container()
+
+
+def notices() -> AbstractContextManager[Any]:
+    """That room; where the page made none, right here."""
+    room: AbstractContextManager[Any] = st.session_state.get("notices") or st.container()
+    return room
 
 
 def bound(name: str, value: object, forget: Iterable[str] = ()) -> dict[str, Any]:

@@ -10,14 +10,14 @@ import streamlit as st
 from dashboard import controls, state, tokens
 from dashboard.queries import lens, rows
 from dashboard.queries.runs import short_model
-from recorder.rundir import Run
+from recorder.rundir import Run, mapping
 
 LISTED = 400
 """Documents that a list offers; every one of its labels is sent to the browser."""
 OF_REQUEST = ("step", "layer", "from")
-OF_DOCUMENT = ("choice", "repeat", *OF_REQUEST)
-OF_TASK = ("doc", *OF_DOCUMENT)
-OF_RUN = ("task", *OF_TASK)
+OF_DOCUMENT = ("choice", "repeat", "pins", *OF_REQUEST)
+OF_TASK = ("doc", "page", "filter", *OF_DOCUMENT)
+OF_RUN = ("task", "low", "high", *OF_TASK)
 """Parameters that mean nothing once the thing they belong to has changed."""
 
 
@@ -48,7 +48,7 @@ def pick_run() -> Run | None:
 
 def run_label(run: Run) -> str:
     """'name · model · state'; the name is left out where nobody gave one."""
-    config = run.about.get("config") or {}
+    config = mapping(run.about.get("config"))
     state_shown = "" if run.state == "complete" else run.state
     parts = (config.get("name") or "", short_model(config.get("model") or ""), run.run_id, state_shown)
     return " · ".join(tokens.readable(part, 40) for part in dict.fromkeys(parts) if part)
@@ -66,7 +66,7 @@ def pick_task(run: Run) -> str | None:
     st.selectbox(
         "Task",
         list(counts),
-        format_func=lambda task: f"{task} · {counts[task]:,} documents",
+        format_func=lambda task: f"{task} · {counts[task]:,} document{'s' * (counts[task] != 1)}",
         help="Task of the harness, with the documents recorded so far.",
         **controls.bound("task", chosen, OF_TASK),
     )
@@ -84,9 +84,23 @@ def pick_document(run: Run, task: str) -> int:
             _listed(name, run, task, ids, chosen)
         else:
             _numbered(name, run, task, ids, chosen)
-        _step_button(":material/chevron_left:", "The document before", ids[at - 1] if at else None)
-        _step_button(":material/chevron_right:", "The next document", ids[at + 1] if at + 1 < len(ids) else None)
+        before, after = neighbours(run, task, chosen)
+        _step_button(":material/chevron_left:", "The document before", before)
+        _step_button(":material/chevron_right:", "The next document", after)
     return chosen
+
+
+def neighbours(run: Run, task: str, doc: int) -> tuple[int | None, int | None]:
+    """The documents before and after it; None at an end."""
+    ids = state.ask(lens.document_ids, run, task)["doc_id"].tolist()
+    at = ids.index(doc)
+    return ids[at - 1] if at else None, ids[at + 1] if at + 1 < len(ids) else None
+
+
+def turn_to(doc: int | None) -> None:
+    """Write another document to the URL, which forgets what hung on the one before; None changes nothing."""
+    if doc is not None:
+        state.write(**dict.fromkeys(OF_DOCUMENT), doc=doc)
 
 
 def _listed(name: str, run: Run, task: str, ids: list[int], chosen: int) -> None:
@@ -121,15 +135,14 @@ def document_label(doc_id: int, correct: bool | None, start: str) -> str:
 
 
 def _step_button(icon: str, label: str, doc: int | None) -> None:
-    changes = {**dict.fromkeys(OF_DOCUMENT), "doc": doc}
     st.button(
         "",
         key=f"step:{label}",
         icon=icon,
         help=label,
         disabled=doc is None,
-        on_click=state.write,
-        kwargs=changes,
+        on_click=turn_to,
+        args=(doc,),
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from recorder.curate import label_of
 from recorder.rundir import Run, mapping
 from recorder.tokens import clean
 
@@ -31,11 +31,22 @@ RUNS_COLUMNS = {
 }
 """Columns of the `runs` view; `scores` is JSON: {task: {"metric,filter": value}}."""
 
+_KNOWN: WeakKeyDictionary[Run, dict[str, Any]] = WeakKeyDictionary()
+
 
 def runs_table(runs: Iterable[Run]) -> pa.Table:
-    """The `runs` view. Opens JSON only."""
-    rows = [_as_declared(describe_run(run)) for run in runs]
+    """The `runs` view. Opens JSON only, and of runs that lie as they did, none."""
+    rows = [_row(run) for run in runs]
     return pa.Table.from_pylist(rows, schema=pa.schema(list(RUNS_COLUMNS.items())))
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """A finished run's row is kept with the run, which is another object once anything of it has changed."""
+    if not run.finished:
+        return _as_declared(describe_run(run))
+    if run not in _KNOWN:
+        _KNOWN[run] = _as_declared(describe_run(run))
+    return _KNOWN[run]
 
 
 def describe_run(run: Run) -> dict[str, Any]:
@@ -43,7 +54,7 @@ def describe_run(run: Run) -> dict[str, Any]:
     config = mapping(run.about.get("config"))
     progress = mapping(run.status.get("progress"))
     architecture = mapping(run.about.get("architecture"))
-    label = label_of(run.path)
+    label = run.json("label.json")
     return {
         "run_id": run.run_id,
         "name": label.get("name") or config.get("name") or run.run_id,

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from recorder.derived import all_derived, work_out
 from recorder.rundir import Run, open_run
-from recorder.schema import REQUEST_KEY, STEP_KEY, Table
+from recorder.schema import REQUEST_KEY, STEP_KEY, STEPS, Derived, Table
 from recorder.signals import registry
 from recorder.store import Store, open
 
@@ -59,9 +62,13 @@ def check_run(path: Path) -> Report:
     for module in signals:
         for name, query in _signal_queries(module.TABLE, layers).items():
             _ask(store, report, name, query)
-    if any(module.TABLE.name == "signals" for module in signals):
-        for name, query in _lens_queries(run, layers).items():
-            _ask(store, report, name, query)
+    names = {module.TABLE.name for module in signals}
+    queries = _lens_queries(run, layers) if "signals" in names else {}
+    queries |= _similarity_queries(layers) if "similarity" in names and layers else {}
+    for name, query in queries.items():
+        _ask(store, report, name, query)
+    for made in all_derived().values():
+        _recompute(store, run, made, report)
     if store.runs and store.runs[0].problem:
         report.failed.append(store.runs[0].problem)
     return report
@@ -77,6 +84,35 @@ def _unique(store: Store, table: Table, report: Report) -> None:
     key = ", ".join(f'"{name}"' for name in table.key)
     query = f"SELECT {key}, count(*) AS rows FROM {table.name} GROUP BY ALL HAVING count(*) > 1"
     _ask(store, report, f"keys of {table.name} are unique", query)
+
+
+def _recompute(store: Store, run: Run, made: Derived, report: Report) -> None:
+    """A derived table on disk says what its query says of the tables it comes from."""
+    name, key = made.table.name, made.table.key
+    if not all(run.files(table) for table in (name, *made.needs)):
+        return
+    steps = sum(pq.read_metadata(path).num_rows for path in run.files(STEPS.name))
+    layers = (run.about.get("architecture") or {}).get("layers")
+    expected = work_out(made, store.arrow, steps, None if layers is None else layers + 1).to_pylist()
+    listed = ", ".join(f'"{column}"' for column in made.table.names)
+    rows = {tuple(row[k] for k in key): row for row in store.arrow(f"SELECT {listed} FROM {name}").to_pylist()}
+    wrong = [{"rows": len(rows), "expected": len(expected)}] * (len(rows) != len(expected))
+    wrong += [
+        {**{k: row[k] for k in key}, "column": column}
+        for row in expected
+        for column, value in row.items()
+        if not _near(rows.get(tuple(row[k] for k in key), {}).get(column), value)
+    ]
+    report.add(f"{name} is what the other tables give", wrong[:3], len(wrong))
+
+
+def _near(found: Any, expected: Any) -> bool:
+    """Equal, numbers within rounding."""
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(found) == len(expected) and all(map(_near, found, expected))
+    if isinstance(expected, float) and isinstance(found, float):
+        return abs(found - expected) <= 1e-6 * max(1.0, abs(expected))
+    return bool(found == expected)
 
 
 def _steps_queries() -> dict[str, str]:
@@ -136,4 +172,16 @@ def _lens_queries(run: Run, layers: int | None) -> dict[str, str]:
               AND NOT (isnan(target_logprob) AND isnan(logprob))""",
         "probabilities of the top tokens sum to at most 1": f"""
             SELECT {key}, layer, list_sum(top_probs) AS total FROM signals WHERE list_sum(top_probs) > 1.0001""",
+    }
+
+
+def _similarity_queries(layers: int) -> dict[str, str]:
+    key, values = ", ".join(STEP_KEY), (layers + 1) * (layers + 2) // 2
+    triangles = ("cos", "cos_centred")
+    too_large = [f"len(list_filter({c}, lambda x: NOT isnan(x) AND abs(x) > 1.001)) > 0" for c in triangles]
+    return {
+        f"every step has the cosines of all {values} pairs of layers": f"""
+            SELECT {key}, {", ".join(f"len({c}) AS {c}" for c in triangles)} FROM similarity
+            WHERE {" OR ".join(f"len({c}) IS DISTINCT FROM {values}" for c in triangles)}""",
+        "cosines lie between -1 and 1": f"SELECT {key} FROM similarity WHERE {' OR '.join(too_large)}",
     }

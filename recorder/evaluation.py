@@ -11,10 +11,10 @@ from typing import Any
 
 import lm_eval
 import lm_eval.evaluator
-import pyarrow as pa
 import torch
 from transformers.utils import logging as transformers_logging
 
+from recorder.architectures import Architecture
 from recorder.backend import RecordingLM
 from recorder.config import RecordConfig
 from recorder.errors import LayerscopeError
@@ -23,9 +23,10 @@ from recorder.loading import describe_tokenizer, fingerprint, load_model
 from recorder.progress import Progress
 from recorder.proof import TEXT, prove
 from recorder.recording import Recorder, score_tolerance
+from recorder.reference import MOST_TOKENS, PASSAGE, Reference, measure
 from recorder.rundir import now
 from recorder.session import known_tables
-from recorder.summary import docs_table, mark_chosen, score_check, summary_table, warnings
+from recorder.summary import docs_table, mark_chosen, score_check, warnings
 from recorder.tasks import TASK_ERRORS, load_tasks, set_quiet_environment
 from recorder.tokens import TokenTexts
 from recorder.writer import RunWriter
@@ -48,6 +49,9 @@ def run(
     progress.state("loading", "proving the layers against the model")
     architecture, decoder, figures = prove(lm.model, proof_ids(lm))
     _describe(about, config, lm, architecture.describe(), figures)
+    reference = measured_reference(lm, architecture, signals)
+    if reference is not None:
+        about["reference"] = reference.describe()
     about["tasks"] = list(tasks.tasks)
     about["task_versions"] = tasks.versions()
     writer.write_about(about)
@@ -61,6 +65,7 @@ def run(
         commit_seconds=config.commit_seconds,
         logit_dtype=architecture.dtype,
         on_answer=progress.answered,
+        reference=reference,
     )
     recorder.load_known(known_tables(writer.path))
     lm.attach(recorder, architecture, tasks.gold, progress.asked)
@@ -86,6 +91,15 @@ def proof_ids(lm: RecordingLM) -> torch.Tensor:
     """A short real text as this model's token ids (1, n)."""
     ids = lm.tok_encode(TEXT) or [0]
     return torch.tensor([ids[: lm.max_length - 1]], device=lm.device)
+
+
+def measured_reference(lm: RecordingLM, architecture: Architecture, signals: dict[str, ModuleType]) -> Reference | None:
+    """The reference passage, tokenized as the tokenizer does by itself, measured; None where no signal reads it."""
+    if not any(getattr(module, "REFERENCE", False) for module in signals.values()):
+        return None
+    tokenizer: Any = lm.tokenizer
+    ids = tokenizer(PASSAGE).input_ids[: min(MOST_TOKENS, lm.max_length)] or [0]
+    return measure(architecture, torch.tensor([ids], device=lm.device))
 
 
 def _describe(
@@ -143,14 +157,13 @@ def _quietly() -> Iterator[None]:
 
 
 def _finish(writer: RunWriter, about: dict[str, Any], results: dict[str, Any], lm: RecordingLM) -> None:
-    def summarise(directory: Path) -> tuple[pa.Table | None, dict[str, Any]]:
+    def findings(directory: Path) -> dict[str, Any]:
         check = score_check(directory) | {"tolerance": score_tolerance(lm.model.dtype, 0.0, 1)}
-        findings = {
+        return {
             "proof": {**about["proof"], "score_check": check},
             "warnings": warnings(directory, about["tokenizer"]["bos"]),
             "finished": now(),
         }
-        return summary_table(directory), findings
 
     kept = {name: value for name, value in results.items() if name not in ("samples", "config", "pretty_env_info")}
-    writer.finish(docs_table(results["samples"]), kept, mark_chosen, summarise)
+    writer.finish(docs_table(results["samples"]), kept, mark_chosen, findings)

@@ -19,6 +19,8 @@ import torch
 
 from recorder.architectures import Decoder
 from recorder.distributions import Distributions, Sums, Targets, kernel_fold, torch_fold
+from recorder.errors import LayerscopeError
+from recorder.reference import Reference
 
 TILE_ROWS, TILE_COLUMNS = 256, 1024
 """A tile of float32 logits (1 MiB) and its columns of the head fit a core's cache."""
@@ -180,13 +182,27 @@ class States:
     """What a signal may read: residual streams at distinct positions, decoded on demand and once."""
 
     def __init__(
-        self, lens: Lens, residual: torch.Tensor, final: torch.Tensor, output: Distributions, targets: Targets
+        self,
+        lens: Lens,
+        residual: torch.Tensor,
+        final: torch.Tensor,
+        output: Distributions,
+        targets: Targets,
+        reference: Reference | None = None,
     ) -> None:
         self.residual = residual.float()
         """(positions, L+1, d) fp32."""
+        self._reference = reference
         self.rows = Rows(targets.positions, np.arange(len(targets.ids)))
         self._lens, self._raw, self._final, self._output, self._targets = lens, residual, final, output, targets
         self._decoded: Distributions | None = None
+
+    @property
+    def reference(self) -> Reference:
+        """Means and usual lengths of the model's residual streams, for signals that declare REFERENCE."""
+        if self._reference is None:
+            raise LayerscopeError("nothing was measured on the reference passage: the signal must declare REFERENCE")
+        return self._reference
 
     def lens(self, top_k: int) -> Distributions:
         """Every layer's distribution, 0..L."""

@@ -25,7 +25,7 @@ def prove(model: torch.nn.Module, input_ids: torch.Tensor) -> tuple[Architecture
     """
     architecture = locate(model, input_ids)
     decoder = Decoder(architecture)
-    residual, logits = _states(architecture, input_ids)
+    residual, logits = run_once(architecture, input_ids)
     if not torch.isfinite(logits).all():
         raise _refusal(architecture, "its logits on a short text are not finite; try --dtype float32")
     _check_causal(architecture, input_ids, logits)
@@ -69,7 +69,7 @@ def _check_causal(architecture: Architecture, input_ids: torch.Tensor, logits: t
     half = input_ids.shape[1] // 2
     changed = input_ids.clone()
     changed[:, half:] = input_ids[:, :1]
-    _, other = _states(architecture, changed)
+    _, other = run_once(architecture, changed)
     found, limit = difference(other[:half], logits[:half]), TOLERANCE.get(architecture.dtype, 6e-2)
     if half and not found <= limit:
         raise LayerscopeError(
@@ -78,7 +78,8 @@ def _check_causal(architecture: Architecture, input_ids: torch.Tensor, logits: t
         )
 
 
-def _states(architecture: Architecture, input_ids: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+def run_once(architecture: Architecture, input_ids: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """One forward pass on `input_ids` (1, n): L+1 residual streams (n, d), and logits (n, V)."""
     taken: list[Any] = []
     every = torch.arange(input_ids.shape[1])
     with capture(architecture, lambda _: every, lambda *found: taken.extend(found)), torch.no_grad():

@@ -20,6 +20,7 @@ from recorder.alignment import Alignment, Asked, Key, Served, Want
 from recorder.distributions import Distributions, Targets
 from recorder.errors import LayerscopeError
 from recorder.lens import Lens, States
+from recorder.reference import Reference
 from recorder.rows import Computed, Recorded, build_tables
 from recorder.schema import REQUESTS
 from recorder.tokens import TokenTexts
@@ -70,12 +71,13 @@ class Recorder:
         commit_seconds: float,
         logit_dtype: torch.dtype,
         on_answer: Callable[[Key], None],
+        reference: Reference | None = None,
     ) -> None:
         self.lens = lens
         self.every_position = every_position
         self.known: dict[Key, Known] = {}
         self._writer, self._signals, self._texts = writer, signals, texts
-        self._top_k, self._dtype = top_k, logit_dtype
+        self._top_k, self._dtype, self._reference = top_k, logit_dtype, reference
         self._commit_seconds, self._on_answer = commit_seconds, on_answer
         self._alignment: Alignment | None = None
         self._items: list[Recorded] = []
@@ -190,7 +192,7 @@ class Recorder:
         residual = torch.cat([piece.residual for piece in batch]) if len(batch) > 1 else batch[0].residual
         final = torch.cat([piece.final for piece in batch]) if len(batch) > 1 else batch[0].final
         with torch.no_grad():
-            states = States(self.lens, residual, final, output, targets)
+            states = States(self.lens, residual, final, output, targets, self._reference)
             computed = Computed({name: module.compute(states, self._top_k) for name, module in self._signals.items()})
         for row, want in enumerate(want for group in wants for want in group):
             item = self._items[want.request]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 FORMAT = 1
 """On-disk format. A reader refuses, per run, what a newer writer wrote."""
@@ -33,6 +34,8 @@ class Table:
     meaning: str
     key: tuple[str, ...]
     columns: tuple[Column, ...]
+    group: int = 128_000
+    """Rows of a Parquet row group: what is read at least, to show one request. Few where a row is long."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,6 +57,17 @@ class Table:
             columns.append(array if array.type == column.type else array.cast(column.type))
         return pa.Table.from_arrays(columns, schema=self.schema())
 
+    def sorted(self, rows: pa.Table) -> pa.Table:
+        """The rows in the order of the key."""
+        keys = pa.table({name: _sortable(rows[name]) for name in self.key})
+        return rows.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in self.key]))
+
+
+def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        return pc.cast(column, pa.string())
+    return pc.cast(column, pa.int8()) if pa.types.is_boolean(column.type) else column
+
 
 @dataclass(frozen=True)
 class Derived:
@@ -61,7 +75,12 @@ class Derived:
 
     table: Table
     query: str
+    """One SELECT over views named docs (empty before the end), requests, steps and the signals' tables."""
     needs: tuple[str, ...]
+    part: Callable[[str], str] | None = None
+    """The same query under a condition on `layer`: where rows are too many, a few layers are worked out at a time."""
+    holds: int = 0
+    """Values that stay in memory for every step and layer while it is worked out: a quartile needs them all."""
 
 
 TEXT = pa.string()
@@ -115,6 +134,7 @@ REQUESTS = Table(
         Column("is_chosen", pa.bool_(), "", "largest log-likelihood among the choices; null until finished"),
         Column("stop_reason", WORD, "", "why a generation ended: eos, length, or the stop string"),
     ),
+    group=8_000,
 )
 
 STEPS = Table(
@@ -134,6 +154,7 @@ STEPS = Table(
         Column("rank", pa.int32(), "", "tokens with a larger logit at the output (0 = top); null if not finite"),
         Column("settle_layer", pa.int16(), "layer", "first layer from which the lens's top-1 stays the final one"),
     ),
+    group=64_000,
 )
 
 DOCS = Table(
@@ -152,39 +173,7 @@ DOCS = Table(
         Column("prompt_hash", TEXT, "", "hash of the first request's prompt, from the harness"),
         Column("target_hash", TEXT, "", "hash of the target, from the harness"),
     ),
-)
-
-AVERAGED = ("target_logprob", "top1_prob", "entropy", "kl_final")
-"""Lens statistics that `summary` gives with mean and quartiles."""
-
-
-def _averages() -> tuple[Column, ...]:
-    units = {"top1_prob": "probability"}
-    parts = {"mean": "mean over steps", "p25": "lower quartile over steps", "p75": "upper quartile over steps"}
-    return tuple(
-        Column(f"{name}_{part}", pa.float64(), units.get(name, "nat"), f"{name}: {text}, non-finite values left out")
-        for name in AVERAGED
-        for part, text in parts.items()
-    )
-
-
-SUMMARY = Table(
-    "summary",
-    "means over steps, so that lists and curves never read `signals`: gold choice of each document, else all steps",
-    ("task", "group", "layer"),
-    (
-        *keyed("task"),
-        Column("group", WORD, "", "all, correct or incorrect documents (first filter)"),
-        *keyed("layer"),
-        Column("n_docs", pa.int64(), "documents", "documents averaged"),
-        Column("n_steps", pa.int64(), "steps", "steps averaged"),
-        Column("n_nonfinite", pa.int64(), "steps", "steps whose entropy is not finite"),
-        *_averages(),
-        Column("top1_is_final", pa.float64(), "rate", "steps whose top-1 token here is the final top-1"),
-        Column("settled_here", pa.int64(), "steps", "steps whose settle layer is this one"),
-        Column("norm_mean", pa.float64(), "", "mean L2 norm of the residual stream"),
-        Column("cos_next_mean", pa.float64(), "cosine", "mean cosine with the next layer"),
-    ),
+    group=8_000,
 )
 
 CORE = (DOCS, REQUESTS, STEPS)

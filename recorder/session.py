@@ -82,7 +82,8 @@ def find_or_make(config: RecordConfig, root: Path) -> Path:
         run = open_run(path)
         if run.problem:
             raise LayerscopeError(f"--run {config.run}: {run.problem} under {root}")
-        _refuse_difference(config.run, mapping(mapping(run.about.get("identity")).get("fields")), identity)
+        before = mapping(mapping(run.about.get("identity")).get("fields"))
+        _refuse_difference(config.run, before | _versions_of(run, config), identity | _versions(config))
         return path
     if not config.fresh:
         for path in find_runs(root):
@@ -90,10 +91,22 @@ def find_or_make(config: RecordConfig, root: Path) -> Path:
             if (
                 not run.problem
                 and mapping(run.about.get("identity")).get("hash") == digest
+                and _versions_of(run, config) == _versions(config)
                 and _may_continue(run, config)
             ):
                 return path
     return root / new_run_id()
+
+
+def _versions(config: RecordConfig) -> dict[str, Any]:
+    """Whose numbers the signals of a recording are: a run holds those of one version alone."""
+    return {f"the version of {name}": module.VERSION for name, module in select(config.signals).items()}
+
+
+def _versions_of(run: Run, config: RecordConfig) -> dict[str, Any]:
+    """The same of a run that is there; those from before versions were written are of the first."""
+    written = mapping(run.about.get("signal_versions"))
+    return {f"the version of {name}": written.get(name, 1) for name in select(config.signals)}
 
 
 def _may_continue(run: Run, config: RecordConfig) -> bool:
@@ -146,6 +159,7 @@ def _about(config: RecordConfig) -> dict[str, Any]:
         "format": FORMAT,
         "created": now(),
         "identity": {"version": IDENTITY_VERSION, "hash": identity_hash(identity), "fields": identity},
+        "signal_versions": {name: module.VERSION for name, module in select(config.signals).items()},
         "environment": environment(),
     }
 

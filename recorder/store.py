@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from recorder.catalogue import RUNS_COLUMNS, describe_run, runs_table, scores
 from recorder.errors import LayerscopeError
-from recorder.rundir import Run, find_runs, open_run
+from recorder.rundir import Run, look, open_run
 from recorder.schema import Table
 from recorder.signals import all_tables
 from recorder.views import empty, literal, spelled_out, tables, view, words
@@ -113,7 +113,6 @@ class Store:
         self.lock = threading.RLock()
         self.connection = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "threads": os.cpu_count() or 2})
         self.tables = tables()
-        self._bad: dict[str, str] = {}
         self.runs: list[Run] = []
         self.looks = 0
         self.built: dict[str, _Built] = {}
@@ -125,11 +124,8 @@ class Store:
         with self.lock:
             found: dict[str, Run] = {}
             for root in self._roots:
-                for path in find_runs(root):
-                    run = open_run(path)
-                    if path.name in self._bad and not run.problem:
-                        run = replace(run, problem=self._bad[path.name])
-                    found.setdefault(path.name, run)
+                for run in look(root, self.runs, self.looks):
+                    found.setdefault(run.run_id, run)
             self.runs = list(found.values())
             self.looks += 1
 
@@ -157,8 +153,8 @@ class Store:
                 named = f"{run.path}{os.sep}" in message
                 problem = message.splitlines()[0][:300] if named else _unreadable(run, reading)
                 if problem:
-                    if run.path.exists():
-                        self._bad[run.run_id] = f"cannot be read: {problem}"
+                    if open_run(run.path).revision == run.revision:
+                        self.runs[self.runs.index(run)] = replace(run, problem=f"cannot be read: {problem}")
                     self.refresh()
                     return True
         return False

@@ -1,9 +1,8 @@
-"""What is known only when every request is answered: chosen answers, the score check, means over layers."""
+"""What is known only when every request is answered: graded documents, chosen answers, the score check."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from recorder.rundir import finite
-from recorder.schema import AVERAGED, DOCS, REQUESTS, SUMMARY
+from recorder.schema import DOCS, REQUESTS
 from recorder.store import ask_tables
 from recorder.tokens import clean
 
@@ -103,57 +102,9 @@ def warnings(directory: Path, bos: int | None) -> dict[str, int]:
         f"""
         SELECT count(*) FILTER (truncated_left > 0) AS truncated,
                count(*) FILTER ({begins} = 0) AS without_bos,
-               count(*) FILTER ({begins} > 1) AS several_bos
+               count(*) FILTER ({begins} > 1) AS several_bos,
+               (SELECT count(*) FROM steps WHERE NOT isfinite(logprob)) AS nonfinite_steps
         FROM requests
         """,
     ).to_pylist()[0]
-    broken = ask_tables(directory, "SELECT count(*) AS n FROM steps WHERE NOT isfinite(logprob)").to_pylist()[0]
-    return {**{name: int(value) for name, value in found.items()}, "nonfinite_steps": int(broken["n"])}
-
-
-def summary_table(directory: Path) -> pa.Table | None:
-    """`summary` over a directory of merged tables; None where no lens was recorded."""
-    if not (directory / "signals.parquet").exists():
-        return None
-    rows = ask_tables(directory, _summary_query()).to_pylist()
-    return SUMMARY.build({name: [row[name] for row in rows] for name in SUMMARY.names})
-
-
-def _summary_query() -> str:
-    return f"""
-    WITH answers AS (
-        SELECT task, doc_id, first(correct ORDER BY filter) AS correct FROM docs GROUP BY ALL),
-    wanted AS (
-        SELECT task, doc_id, choice, repeat FROM requests WHERE is_gold IS NULL OR is_gold),
-    final AS (
-        SELECT task, doc_id, choice, repeat, step, top_ids[1] AS last_top
-        FROM signals JOIN wanted USING (task, doc_id, choice, repeat)
-        WHERE layer = (SELECT max(layer) FROM signals)),
-    rows AS (
-        SELECT s.*, s.top_probs[1] AS top1_prob, f.last_top, t.settle_layer,
-               isfinite(s.entropy) AS ok, a.correct
-        FROM signals s
-        JOIN final f USING (task, doc_id, choice, repeat, step)
-        JOIN steps t USING (task, doc_id, choice, repeat, step)
-        LEFT JOIN answers a USING (task, doc_id)
-        WHERE s.step >= 0),
-    grouped AS (
-        SELECT 'all' AS "group", * FROM rows
-        UNION ALL
-        SELECT CASE WHEN correct THEN 'correct' ELSE 'incorrect' END, * FROM rows WHERE correct IS NOT NULL)
-    SELECT task, "group", layer,
-           count(DISTINCT doc_id) AS n_docs, count(*) AS n_steps, count(*) FILTER (NOT ok) AS n_nonfinite,
-           {", ".join(_averages())},
-           avg((top_ids[1] = last_top)::INT) AS top1_is_final,
-           count(*) FILTER (settle_layer = layer) AS settled_here,
-           avg(norm) FILTER (isfinite(norm)) AS norm_mean,
-           avg(cos_next) FILTER (isfinite(cos_next)) AS cos_next_mean
-    FROM grouped GROUP BY ALL ORDER BY task, "group", layer
-    """
-
-
-def _averages() -> Iterable[str]:
-    for name in AVERAGED:
-        yield f"avg({name}) FILTER (isfinite({name})) AS {name}_mean"
-        yield f"quantile_cont({name}, 0.25) FILTER (isfinite({name})) AS {name}_p25"
-        yield f"quantile_cont({name}, 0.75) FILTER (isfinite({name})) AS {name}_p75"
+    return {name: int(value) for name, value in found.items()}

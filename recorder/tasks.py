@@ -42,7 +42,10 @@ class LoadedTasks:
         found = self.tasks.get(task)
         if found is None or found.OUTPUT_TYPE != "multiple_choice":
             return None
-        target, choices = found.doc_to_target(doc), found.doc_to_choice(doc)
+        target = found.doc_to_text(doc) if found.multiple_input else found.doc_to_target(doc)
+        choices = found.doc_to_choice(doc)
+        if choice >= len(choices):  # acc_mutual_info asks for every choice once more, without the question
+            return None
         if isinstance(target, str):
             target = choices.index(target) if target in choices else None
         if target is None or (isinstance(target, int) and target < 0):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
+from recorder.derived import all_derived, work_out
 from recorder.errors import LayerscopeError
-from recorder.rundir import Run, open_run, parts, read_json, sync_directory, write_json
-from recorder.schema import DOCS, Table
+from recorder.rundir import Run, mapping, open_run, parts, read_json, sync_directory, write_json
+from recorder.schema import DOCS, STEPS, Table
+from recorder.store import ask_tables
 
 SHARD = "000"
-MERGE_ROWS = 2_000_000
-"""Rows merged in memory at once: bounds the memory of `finish` whatever the run's size."""
+MERGE_BYTES = 128 << 20
+"""Bytes of Parquet, uncompressed, merged at once: bounds the memory of `finish`, which takes some ten times as much."""
 
 
 class RunWriter:
@@ -104,12 +107,12 @@ class RunWriter:
         docs: pa.Table,
         results: dict[str, Any],
         patch: Callable[[str, pa.Table], pa.Table],
-        summarise: Callable[[Path], tuple[pa.Table | None, dict[str, Any]]],
+        findings: Callable[[Path], dict[str, Any]],
     ) -> None:
-        """Merge the parts, sorted by key; `patch(table name, rows)` may fill columns known only now.
+        """Merge the parts, sorted by key, and work out what derives from them.
 
-        `summarise(directory of merged tables)` gives the summary and what to add to run.json. results.json is the last
-        file written.
+        `patch(table name, rows)` may fill columns known only now; `findings(directory of merged tables)` says what to
+        add to run.json. results.json is the last file written.
         """
         temporary = self.path / ".tables.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -118,35 +121,52 @@ class RunWriter:
             for name, table in self.tables.items():
                 if name != DOCS.name:
                     self._merge(table, temporary / f"{name}.parquet", patch)
-            _write_table(temporary / f"{DOCS.name}.parquet", docs)
-            summary, findings = summarise(temporary)
-            if summary is not None:
-                _write_table(temporary / "summary.parquet", summary)
+            _write_table(temporary / f"{DOCS.name}.parquet", docs, DOCS.group)
+            self._derive(temporary)
+            found = findings(temporary)
             sync_directory(temporary)
             temporary.rename(self.path / "tables")
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         sync_directory(self.path)
-        self.write_about({**(self.read_about() or {}), **findings})
+        self.write_about({**(self.read_about() or {}), **found})
         write_json(self.path / "results.json", results)
         (self.path / "results.previous.json").unlink(missing_ok=True)
         shutil.rmtree(self.path / "parts", ignore_errors=True)
+
+    def _derive(self, directory: Path) -> None:
+        """Write the derived tables of a directory of merged tables."""
+        blocks = mapping((self.read_about() or {}).get("architecture")).get("layers")
+        layers = blocks + 1 if isinstance(blocks, int) else None
+        for name, made in all_derived().items():
+            if all((directory / f"{needed}.parquet").exists() for needed in made.needs):
+                steps = pq.read_metadata(directory / f"{STEPS.name}.parquet").num_rows
+                rows = work_out(made, partial(ask_tables, directory), steps, layers)
+                _write_table(directory / f"{name}.parquet", rows, made.table.group)
 
     def _merge(self, table: Table, target: Path, patch: Callable[[str, pa.Table], pa.Table]) -> None:
         files = [str(part / f"{table.name}.parquet") for part in parts(self.path)]
         files = [name for name in files if os.path.exists(name)]
         source = ds.dataset(files, schema=table.schema(), format="parquet") if files else None
         with pq.ParquetWriter(target, table.schema(), compression="zstd") as writer:
-            for chosen in _buckets(source):
+            for chosen in _buckets(source, _rows_at_once(files)):
                 rows = source.to_table(filter=chosen) if source else table.schema().empty_table()
-                rows = rows.take(_order(rows, table.key))
-                writer.write_table(patch(table.name, rows).cast(table.schema()), row_group_size=256_000)
+                rows = table.sorted(rows)
+                writer.write_table(patch(table.name, rows).cast(table.schema()), row_group_size=table.group)
         _sync_file(target)
 
 
-def _buckets(source: ds.Dataset | None) -> list[ds.Expression]:
-    """Filters that cut the rows into ranges of documents, in key order, each small enough to sort in memory."""
+def _rows_at_once(files: list[str]) -> int:
+    """Rows of these files that take MERGE_BYTES."""
+    found = [pq.read_metadata(name) for name in files]
+    rows = sum(about.num_rows for about in found)
+    size = sum(about.row_group(i).total_byte_size for about in found for i in range(about.num_row_groups))
+    return max(1, MERGE_BYTES * rows // max(size, 1))
+
+
+def _buckets(source: ds.Dataset | None, most: int) -> list[ds.Expression]:
+    """Filters that cut the rows into ranges of documents, in key order, of about `most` rows each."""
     if source is None:
         return []
     keys = source.to_table(columns=["task", "doc_id"])
@@ -157,7 +177,7 @@ def _buckets(source: ds.Dataset | None) -> list[ds.Expression]:
     rows = 0
     for count in counts:
         task, doc, n = count["task"], count["doc_id"], count["count_all"]
-        if ranges and ranges[-1][0] == task and rows + n <= MERGE_ROWS:
+        if ranges and ranges[-1][0] == task and rows + n <= most:
             ranges[-1] = (task, ranges[-1][1], doc)
             rows += n
         else:
@@ -167,14 +187,8 @@ def _buckets(source: ds.Dataset | None) -> list[ds.Expression]:
     return [(task == name) & (doc_id >= first) & (doc_id <= last) for name, first, last in ranges]
 
 
-def _order(rows: pa.Table, key: tuple[str, ...]) -> pa.Array:
-    """Row indices that sort `rows` by `key`."""
-    keys = {name: pc.cast(rows[name], pa.string()) if name == "task" else rows[name] for name in key}
-    return pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in key])
-
-
-def _write_table(path: Path, rows: pa.Table) -> None:
-    pq.write_table(rows, path, compression="zstd", row_group_size=256_000)
+def _write_table(path: Path, rows: pa.Table, group: int = Table.group) -> None:
+    pq.write_table(rows, path, compression="zstd", row_group_size=group)
     _sync_file(path)
 
 

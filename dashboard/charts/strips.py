@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from dashboard import tokens
 
-MOST = 1500
-"""Tokens of a prompt that are drawn; the rest is counted."""
+MOST, AFTER = 1200, 40
+"""Tokens of a prompt that are drawn, and of them after the picked one; the rest is counted."""
 
 CODE = "font-family:'Source Code Pro','DejaVu Sans Mono',Menlo,Consolas,monospace"
 DIGITS = "font-variant-numeric:tabular-nums"
@@ -36,15 +36,18 @@ def _span(style: str, inner: str) -> str:
 
 
 def prompt(inputs: pd.DataFrame, picked: int | None, height: int = 190) -> str:
-    """Rows of `queries.lens.inputs` as running text: steps from 0 on are marked, the picked one is framed."""
-    shown = inputs.tail(MOST)
+    """Rows of `queries.lens.inputs` as running text: steps from 0 on are marked, the picked one is framed and, for the
+    box opens at its end, not far from it."""
+    at = inputs["step"].to_numpy().searchsorted(picked) if picked is not None else len(inputs)
+    until = inputs.head(int(at) + AFTER)
+    shown = until.tail(MOST)
     spans = [
         _token(text, int(step), int(token_id), step == picked)
         for token_id, text, step in zip(shown["token_id"], shown["text"], shown["step"], strict=True)
     ]
-    left = len(inputs) - len(shown)
-    head = _div("opacity:.7", f"The last {len(shown):,} of {len(inputs):,} tokens") if left else ""
-    return _box(head + "".join(spans), height)
+    before, after = len(until) - len(shown), len(inputs) - len(until)
+    head = _div("opacity:.7", f"{before:,} tokens before these are not drawn.") if before else ""
+    return _box(head + "".join(spans) + (_div("opacity:.7", f"… {after:,} more tokens") if after else ""), height)
 
 
 def passage(text: str, height: int = 120) -> str:
@@ -63,43 +66,57 @@ def _token(text: str, step: int, token_id: int, picked: bool) -> str:
     return f'<span title="step {step}, id {token_id}" style="{style}">{shown}</span>{after}'
 
 
-def bars(top: Sequence[dict[str, Any]], target: int) -> str:
-    """token_id, text, prob as one bar a token, on a scale from 0 to 1; the target token is marked."""
+def bars(top: Sequence[dict[str, Any]], target: int, final: int | None = None) -> str:
+    """token_id, text, prob as one bar a token, on a scale from 0 to 1; the target and the final answer are marked."""
     return _div(
         "display:grid;row-gap:4px;font-size:.86rem",
-        "".join(_bar(row["text"], row["token_id"], row["prob"], row["token_id"] == target) for row in top),
+        "".join(_bar(row["text"], row["token_id"], row["prob"], marks(row["token_id"], target, final)) for row in top),
     )
 
 
-def _bar(text: str, token_id: int, prob: float | None, is_target: bool) -> str:
+def marks(token_id: int, target: int, final: int | None) -> str:
+    """'target', 'final', both or ''."""
+    return ", ".join(name for name, marked in (("target", target), ("final", final)) if marked == token_id)
+
+
+def _bar(text: str, token_id: int, prob: float | None, marked: str) -> str:
     share = prob if prob is not None and math.isfinite(prob) else None
-    fill = "rgba(255,170,0,.45)" if is_target else "rgba(90,130,200,.35)"
+    fill = "rgba(255,170,0,.45)" if "target" in marked else "rgba(90,130,200,.35)"
     bar = _div(f"position:absolute;inset:0 auto 0 0;width:{100 * (share or 0):.2f}%;background:{fill}", "")
-    shown = tokens.show_html(text, columns=40) + (" ◂ target" if is_target else "")
+    shown = tokens.show_html(text, columns=40) + (f" ◂ {marked}" if marked else "")
     parts = (
         _span(f"flex:1;overflow:hidden;text-overflow:ellipsis;{CODE}", shown),
         _span("opacity:.65", f"id {token_id}"),
-        _span(f"{DIGITS};min-width:4em;text-align:right", _probability(share)),
+        _span(f"{DIGITS};min-width:4em;text-align:right", html.escape(probability(share))),
     )
     line = _div("position:relative;display:flex;gap:10px;padding:0 8px;white-space:nowrap", "".join(parts))
     frame = "position:relative;height:26px;line-height:26px;border-radius:4px;overflow:hidden"
     return _div(f"{frame};background:rgba(128,128,128,.12)", bar + line)
 
 
-def _probability(share: float | None) -> str:
-    if share is None:
+def probability(share: float | None) -> str:
+    """Four digits; what is too small to show as such says so."""
+    if share is None or not math.isfinite(share):
         return "not finite"
-    return "&lt; 0.0001" if 0 < share < 5e-5 else f"{share:.4f}"
+    return "< 0.0001" if 0 < share < 5e-5 else f"{share:.4f}"
 
 
-def facts(pairs: dict[str, tuple[str, str]]) -> str:
-    """{label: (value as HTML, what comes after it in a paler ink)} as a list in two columns."""
+def facts(pairs: Mapping[str, tuple[str, str]], meanings: Mapping[str, str] | None = None) -> str:
+    """{label: (value as HTML, what comes after it in a paler ink)} as a list in two columns; a label of `meanings`
+    ({label: text}) has it on hover."""
     cells = "".join(
-        _div("opacity:.7", label) + _div(DIGITS, f"{value} {_span('opacity:.65', after)}")
+        _label(label, (meanings or {}).get(label, "")) + _div(DIGITS, f"{value} {_span('opacity:.65', after)}")
         for label, (value, after) in pairs.items()
     )
     grid = "display:grid;grid-template-columns:max-content 1fr;column-gap:16px;row-gap:4px;font-size:.9rem"
     return _div(grid, cells)
+
+
+def _label(label: str, meaning: str) -> str:
+    if not meaning:
+        return _div("opacity:.7", label)
+    hint = "cursor:help;text-decoration:underline dotted rgba(128,128,128,.7);text-underline-offset:3px"
+    return _div("opacity:.7", f'<span style="{hint}" title="{html.escape(meaning)}">{label}</span>')
 
 
 def code(text: str) -> str:

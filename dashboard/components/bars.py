@@ -13,7 +13,7 @@ CSS = """
     border-radius: 4px; overflow: hidden; white-space: nowrap; background: rgba(128,128,128,.12); color: inherit;
     font: inherit; text-align: left; cursor: pointer }
 .bar:hover, .bar:focus-visible { outline: 2px solid rgba(128,128,128,.7); outline-offset: -2px }
-.bar.on { outline: 2px solid #ff4b4b; outline-offset: -2px }
+.bar.on { outline: 3px solid; outline-offset: -3px }
 .fill { position: absolute; inset: 0 auto 0 0; background: rgba(90,130,200,.35) }
 .bar.marked .fill { background: rgba(255,170,0,.45) }
 .name { position: relative; flex: 1; overflow: hidden; text-overflow: ellipsis;
@@ -32,9 +32,10 @@ export default function ({ data, parentElement, setTriggerValue }) {
     parentElement.querySelector(".bars").replaceChildren(...data.map((bar) => {
         const item = document.createElement("button");
         item.type = "button";
-        item.className = "bar" + (bar.marked ? " marked" : "") + (bar.on ? " on" : "");
+        item.className = "bar" + (bar.marked ? " marked" : "") + (bar.frame ? " on" : "");
         item.title = bar.title;
-        item.setAttribute("aria-pressed", String(bar.on));
+        item.setAttribute("aria-pressed", String(Boolean(bar.frame)));
+        item.style.outlineColor = bar.frame;
         const fill = part("fill", "");
         fill.style.width = 100 * bar.share + "%";
         item.append(fill, part("name", bar.text), part("note", bar.note), part("value", bar.value));
@@ -47,7 +48,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
 
 @dataclass(frozen=True)
 class Bar:
-    """One token; `share` from 0 to 1 is the bar's length, `marked` gives it the target's colour, `on` a frame."""
+    """One token; `share` from 0 to 1 is the bar's length, `marked` gives it the target's colour, `frame` (a colour) says
+    that it is chosen."""
 
     token_id: int
     text: str
@@ -56,7 +58,7 @@ class Bar:
     note: str = ""
     title: str = ""
     marked: bool = False
-    on: bool = False
+    frame: str = ""
 
 
 def bars(shown: Sequence[Bar], key: str, on_click: Callable[[int], None]) -> None:

@@ -12,8 +12,6 @@ REQUEST = f"{TASK} AND doc_id = $doc AND choice = $choice AND repeat = $repeat"
 START = 160
 """Letters of a prompt that tell one document from another."""
 
-PROMPT = "array_to_string(list_slice(input_tokens, 1, n_prompt), '')"
-
 
 def tasks(store: Selection) -> pd.DataFrame:
     """task, documents: what the run has recorded so far."""
@@ -28,15 +26,13 @@ def document_ids(store: Selection, task: str) -> pd.DataFrame:
 def documents(store: Selection, task: str) -> pd.DataFrame:
     """doc_id, correct (first filter; None while unfinished), start: the prompt after what all prompts begin with."""
     where = {"task": task}
-    ends = store.sql(f"SELECT min({PROMPT}) AS low, max({PROMPT}) AS high FROM requests WHERE {TASK}", where)
+    ends = store.sql(f"SELECT min(prompt) AS low, max(prompt) AS high FROM doc_summary WHERE {TASK}", where)
     shared = _shared(*(text or "" for text in ends.iloc[0]))
     frame = store.sql(
         f"""
         SELECT doc_id, correct, CASE WHEN length(prompt) > $shared THEN substr(prompt, $shared + 1, {START})
                                      ELSE right(prompt, {START}) END AS start
-        FROM (SELECT doc_id, arg_min({PROMPT}, (choice, repeat)) AS prompt FROM requests WHERE {TASK} GROUP BY doc_id)
-        LEFT JOIN (SELECT doc_id, arg_min(correct, filter) AS correct FROM docs WHERE {TASK} GROUP BY doc_id)
-        USING (doc_id) ORDER BY doc_id
+        FROM doc_summary WHERE {TASK} ORDER BY doc_id
         """,
         {**where, "shared": shared},
     )
@@ -95,14 +91,22 @@ def steps(store: Selection, task: str, doc: int, choice: int, repeat: int) -> pd
 
 
 def layers(store: Selection, task: str, doc: int, choice: int, repeat: int, first: int, last: int) -> pd.DataFrame:
-    """Top-1 token and statistics, one row a (step, layer), of the steps from `first` to `last`."""
+    """One row a (step, layer) of the steps from `first` to `last`: the top-1 token, all of the stored top-k as lists
+    (top_ids, top_tokens, top_probs, best first), and the statistics."""
     return store.sql(
         f"""
         SELECT step, layer, top_ids[1] AS top_id, top_tokens[1] AS top_token, top_probs[1] AS top1_prob,
-               entropy, kl_final, target_logprob, target_rank
+               entropy, kl_final, target_logprob, target_rank, norm, cos_next, top_ids, top_tokens, top_probs
         FROM signals WHERE {REQUEST} AND step BETWEEN $first AND $last ORDER BY step, layer
         """,
         {**_key(task, doc, choice, repeat), "first": first, "last": last},
+    )
+
+
+def outliers(store: Selection, task: str, doc: int, choice: int, repeat: int) -> pd.DataFrame:
+    """step of every step whose residual stream `similarity` flags as an outlier; none where it was not recorded."""
+    return store.sql(
+        f"SELECT step FROM similarity WHERE {REQUEST} AND outlier ORDER BY step", _key(task, doc, choice, repeat)
     )
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from recorder.store import Store
+from recorder.curate import LABEL
+from recorder.rundir import Run, mapping
+from recorder.store import Selection, Store
 
 PREFERRED = ("exact_match", "acc", "acc_norm", "f1", "bleu", "rouge1", "word_perplexity", "perplexity")
 """Metric shown for a task, first found; a task with none of these shows its first."""
 
 
-def listing(store: Store) -> pd.DataFrame:
+def listing(store: Store | Selection) -> pd.DataFrame:
     """One row a run, newest first: the `runs` view with short model, score and date for people."""
     frame = store.sql("SELECT * FROM runs ORDER BY created DESC, run_id DESC")
     frame["model_name"] = [short_model(model) for model in frame["model"]]
     frame["task_list"] = [", ".join(tasks) for tasks in frame["tasks"]]
+    frame["tag_list"] = [", ".join(tags) for tags in frame["tags"]]
     frame["signal_list"] = [", ".join(signals) for signals in frame["signals"]]
     frame["score"] = [main_scores(json.loads(scores)) for scores in frame["scores"]]
     frame["when"] = pd.to_datetime(frame["created"], utc=True, errors="coerce")
@@ -27,11 +32,26 @@ def listing(store: Store) -> pd.DataFrame:
     return frame
 
 
-def matching(frame: pd.DataFrame, words: str) -> pd.DataFrame:
-    """Rows of `listing` in which every word occurs, in any of name, model, task, state or id."""
-    text = frame[["name", "model", "task_list", "state", "run_id"]].fillna("").agg(" ".join, axis=1).str.lower()
-    keep = [all(word in row for word in words.lower().split()) for row in text]
+def matching(frame: pd.DataFrame, words: str, tags: Sequence[str] = ()) -> pd.DataFrame:
+    """Rows of `listing` that have every tag, and in which every word occurs: in name, model, task, tag, state or id."""
+    names = ["name", "model", "task_list", "tag_list", "state", "run_id"]
+    texts = zip(*(frame[name].fillna("").tolist() for name in names), strict=True)
+    keep = [
+        all(word in row for word in words.lower().split()) and set(tags) <= set(given)
+        for row, given in zip((" ".join(parts).lower() for parts in texts), frame["tags"], strict=True)
+    ]
     return frame.iloc[np.flatnonzero(keep)].reset_index(drop=True)
+
+
+def tags_of(frame: pd.DataFrame) -> list[str]:
+    """Every tag, the most used first."""
+    counts = Counter(tag for tags in frame["tags"] for tag in tags)
+    return sorted(counts, key=lambda tag: (-counts[tag], tag))
+
+
+def name_of(run: Run) -> str:
+    """Its label, or the name it was recorded under; '' where nobody gave one."""
+    return str(run.json(LABEL).get("name") or mapping(run.about.get("config")).get("name") or "")
 
 
 def short_model(model: str) -> str:
@@ -59,3 +79,18 @@ def _done(done: Any, total: Any) -> str:
     if pd.isna(done):
         return ""
     return f"{int(done):,} of {int(total):,}" if not pd.isna(total) else f"{int(done):,}"
+
+
+def progress_text(run: Run) -> tuple[float, str]:
+    """(share done from 0 to 1, 'smollm2 on arc_easy: 12 of 40 documents, 3.1 a second, 9 s left')."""
+    progress = run.status.get("progress") or {}
+    config = run.about.get("config") or {}
+    done, total = progress.get("docs_done") or 0, progress.get("docs_total")
+    tasks = ", ".join(run.about.get("tasks") or config.get("tasks") or [])
+    parts = [f"{done:,} of {total:,} documents" if total else run.status.get("message") or run.state]
+    if progress.get("rate"):
+        parts.append(f"{progress['rate']:.1f} a second")
+    if progress.get("seconds_left"):
+        parts.append(f"{progress['seconds_left']:,.0f} s left")
+    head = " on ".join(part for part in (short_model(config.get("model") or run.run_id), tasks) if part)
+    return (min(1.0, done / total) if total else 0.0), f"{head} ({run.state}): {', '.join(parts)}"

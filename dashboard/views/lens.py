@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from dashboard import controls, panels, pickers, state, tokens
-from dashboard.charts import heatmap
-from dashboard.charts.statistics import DEFAULT, STATISTICS, Statistic
+from dashboard import controls, exports, looks, panels, pickers, pinning, state, tokens
+from dashboard.charts import heatmap, minimap
+from dashboard.components import keys
+from dashboard.looks import Look
 from dashboard.panels import Request
 from dashboard.queries import lens, rows
 from recorder.rundir import Run
 
-TITLE, ICON, ORDER, URL_PATH = "Lens", ":material/layers:", 20, "lens"
+TITLE, ICON, ORDER, URL_PATH = "Lens", ":material/layers:", 40, "lens"
 
 WINDOW = 16
 """Steps side by side: with more, their tokens could not be read at 1280 pixels."""
-PAGE, WIDTH, CELL = 1120, 720, 400
-"""Pixels of the page, the widest heatmap, and the panel beside it, in a window 1280 wide."""
+PAGE, WIDTH, GAP, ASIDE = 1120, 640, 16, 340
+"""Pixels of the page in a window 1280 wide, of the widest heatmap, between columns, and of the least panel beside."""
+KEYS = "Keys: ← → step, ↑ ↓ layer, [ ] document."
+
+Keys = dict[str, Callable[[], None]]
+
+
+@dataclass(frozen=True)
+class View:
+    """The picked request, and the picked step and window in it."""
+
+    run: Run
+    request: Request
+    row: dict[str, Any]
+    steps: pd.DataFrame
+    step: int
+    first: int
+    last: int
+
+    @property
+    def options(self) -> list[int]:
+        return [int(step) for step in self.steps["step"]]
+
+    @property
+    def place(self) -> str:
+        """Names the request among all that one tab may look at."""
+        return "_".join(map(str, (self.run.run_id, *astuple(self.request))))
+
+    def go(self, step: int) -> None:
+        """Pick a step; a window without it is given up for one around it."""
+        state.write(step=step, **({} if self.first <= step <= self.last else {"from": None}))
 
 
 def render() -> None:
@@ -36,10 +67,13 @@ def render() -> None:
         return
     with document_column:
         doc = pickers.pick_document(run, task)
-    _document(run, task, doc)
+    before, after = pickers.neighbours(run, task, doc)
+    turns: Keys = {"[": lambda: pickers.turn_to(before), "]": lambda: pickers.turn_to(after)}
+    keys.listen({**turns, **_document(run, task, doc)}, "keys")
 
 
-def _document(run: Run, task: str, doc: int) -> None:
+def _document(run: Run, task: str, doc: int) -> Keys:
+    """The document, and the keys that move within it."""
     requests = state.ask(lens.requests, run, task, doc)
     prompt_column, answer_column = st.columns([3, 2], gap="medium")
     with answer_column:
@@ -47,111 +81,182 @@ def _document(run: Run, task: str, doc: int) -> None:
     request = Request(task, doc, choice, repeat)
     row = next(row for row in rows(requests) if (row["choice"], row["repeat"]) == (choice, repeat))
     steps = state.ask(lens.steps, run, *astuple(request))
-    picked = _picked_step(steps)
+    view = _view(run, request, row, steps)
     with answer_column:
         panels.answer(run, request, requests, row)
     with prompt_column:
-        panels.prompt(run, request, row, picked)
-    _layers(run, request, steps, picked)
-
-
-def _picked_step(steps: pd.DataFrame) -> int | None:
-    options = [int(step) for step in steps["step"]]
-    if not options:
-        return None
-    return controls.pick("step", "step", options, 0 if 0 in options else options[0])
-
-
-def _layers(run: Run, request: Request, steps: pd.DataFrame, picked: int | None) -> None:
-    """The heatmap and the panel of its picked cell; where there is none, why."""
+        panels.prompt(run, request, row, view.step if view else None)
     signals = run.about.get("signals") or (run.about.get("config") or {}).get("signals") or []
     if "logit_lens" not in signals:
         controls.say("This run recorded no layers. Record it again with --signals logit_lens to see them here.")
-        return
-    if picked is None:
+        return {}
+    if view is None:
         controls.say("This request has no steps: nothing was scored or generated, so there is no layer to show.")
-        return
-    statistic, first = _controls(steps, picked)
-    cells = state.ask(lens.layers, run, *astuple(request), first, first + WINDOW - 1)
+        return {}
+    return _layers(view)
+
+
+def _view(run: Run, request: Request, row: dict[str, Any], steps: pd.DataFrame) -> View | None:
+    """The picked step and the window of steps; None where there is no step."""
+    options = [int(step) for step in steps["step"]]
+    if not options:
+        return None
+    step = controls.pick("step", "step", options, 0 if 0 in options else options[0])
+    firsts = options[: max(len(options) - WINDOW, 0) + 1]
+    around = max((first for first in firsts if first <= step - step % WINDOW), default=firsts[0])
+    first = controls.pick("from", "first step", firsts, around)
+    last = options[min(options.index(first) + WINDOW, len(options)) - 1]
+    return View(run, request, row, steps, step, first, last)
+
+
+def _layers(view: View) -> Keys:
+    """The heatmap, the panel of its picked cell, and the pinned tokens; where there is none, why."""
+    cells = state.ask(lens.layers, view.run, *astuple(view.request), view.first, view.last)
     if cells.empty:
         controls.say("The layers of these steps are not on disk: a run in progress writes them with its next commit.")
-        return
-    layers = sorted({int(layer) for layer in cells["layer"]})
-    layer = controls.pick("layer", "layer", layers, layers[-1])
-    map_column, cell_column = _beside(heatmap.full_width(len(set(cells["step"])), WIDTH))
-    with map_column:
-        _heatmap(cells, steps, statistic, (picked, layer), f"map:{run.run_id}:{request}:{first}")
-    with cell_column:
-        panels.cell(run, request, next(row for row in rows(steps) if row["step"] == picked), layer)
+        return {}
+    look = looks.choose(sorted({int(layer) for layer in cells["layer"]}))
+    layer = controls.pick("layer", "layer", look.layers, look.layers[-1])
+    if len(view.steps) > WINDOW:
+        _minimap(view, look)
+    of_step = cells[cells["step"] == view.step].reset_index(drop=True)
+    if not view.first <= view.step <= view.last:
+        of_step = state.ask(lens.layers, view.run, *astuple(view.request), view.step, view.step)
+    width = heatmap.full_width(cells["step"].nunique(), WIDTH)
+    rest = PAGE - width - GAP
+    aside = [(rest - GAP) // 2] * 2 if rest >= 2 * ASIDE + GAP else [rest]
+    columns = st.columns([width, *aside], gap="small")
+    with columns[0]:
+        _heatmap(view, cells, look, layer)
+    if not of_step.empty:
+        _aside(view, cells, of_step, look, layer, columns[1:], aside[0])
+    return _moves(view, look, layer)
 
 
-def _beside(width: int) -> list[Any]:
-    """Columns for a heatmap of that many pixels and the panel right next to it."""
-    return st.columns([width, CELL, max(PAGE - width - CELL, 1)], gap="medium")[:2]
+def _aside(
+    view: View, cells: pd.DataFrame, of_step: pd.DataFrame, look: Look, layer: int, columns: list[Any], width: int
+) -> None:
+    """The picked cell and the pinned tokens, in one column or two of `width` pixels."""
+    step = rows(view.steps[view.steps["step"] == view.step])[0]
+    pins = pinning.find(of_step, step, lambda token_id: _text(token_id, view.steps, cells))
+    with columns[0]:
+        panels.cell(view.run, view.request, step, layer, of_step, pins)
+    with columns[-1]:
+        key = f"pins_{view.place}_{view.step}"
+        pinning.followed(of_step, pins, layer, lambda there: state.write(layer=look.nearest(there)), key, width)
 
 
-def _controls(steps: pd.DataFrame, picked: int) -> tuple[Statistic, int]:
-    """(statistic, first step of the window)."""
-    left, right = st.columns([3, 2], gap="medium", vertical_alignment="bottom")
-    name = controls.pick("stat", "statistic", list(STATISTICS), DEFAULT)
-    with left:
-        st.segmented_control(
-            "Colour",
-            list(STATISTICS),
-            format_func=lambda name: STATISTICS[name].label,
-            required=True,
-            help="  \n".join(f"**{s.title}**: {s.meaning}" for s in STATISTICS.values()),
-            **controls.bound("stat", name),
+def _text(token_id: int, steps: pd.DataFrame, cells: pd.DataFrame) -> str | None:
+    """Text of a token that the step's own lists do not hold, from those around it; None where they do not either."""
+    found = steps.loc[steps["token_id"] == token_id, "text"]
+    if len(found):
+        return str(found.iloc[0])
+    lists = zip(cells["top_ids"], cells["top_tokens"], strict=True)
+    return next((texts[list(ids).index(token_id)] for ids, texts in lists if token_id in ids), None)
+
+
+def _moves(view: View, look: Look, layer: int) -> Keys:
+    """The arrow keys: to the step or layer next to the picked one; at an end they do nothing."""
+
+    def to(places: list[int], place: int, by: int) -> int:
+        return places[min(max(places.index(place) + by, 0), len(places) - 1)]
+
+    shown = list(look.layers)
+    return {
+        "ArrowLeft": lambda: view.go(to(view.options, view.step, -1)),
+        "ArrowRight": lambda: view.go(to(view.options, view.step, 1)),
+        "ArrowUp": lambda: state.write(layer=to(shown, layer, 1)),
+        "ArrowDown": lambda: state.write(layer=to(shown, layer, -1)),
+    }
+
+
+def _minimap(view: View, look: Look) -> None:
+    """All steps of a long request in one strip; a click moves the window there."""
+    options, statistic = view.options, minimap.at_output(look.statistic.name)
+    found = minimap.bins(view.steps, statistic.column)
+    key = f"minimap_{view.place}"
+
+    def move(step: int) -> None:
+        at = min(max(options.index(step) - WINDOW // 2, 0), len(options) - WINDOW)
+        state.write(step=step, **{"from": options[at]})
+
+    def clicked() -> None:
+        event: Any = st.session_state[key]
+        if event["selection"]["points"]:
+            move(int(event["selection"]["points"][0]["customdata"][0]))
+
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        _page_button("chevron_left", f"The {WINDOW} steps before", view, -1)
+        st.plotly_chart(
+            minimap.draw(found, statistic, (view.first, view.last), view.step),
+            key=key,
+            on_select=clicked,
+            selection_mode="points",
+            config={"displayModeBar": False},
         )
-    with right:
-        return STATISTICS[name], _window(steps, picked)
+        _page_button("chevron_right", f"The {WINDOW} steps after", view, 1)
+    ends = statistic.ticks()[1]
+    each = f", in {len(found)} bins of means" if len(found) < len(options) else ""
+    colours = f"{statistic.label.lower()} at the model's output, {ends[0]} to {ends[-1]} {statistic.unit}".rstrip()
+    said = f"Steps {view.first} to {view.last} of {options[0]} to {options[-1]}."
+    st.caption(tokens.markdown(f"{said} The strip is all of them{each}, coloured by {colours}. Click it to move."))
 
 
-def _window(steps: pd.DataFrame, picked: int) -> int:
-    """First step shown; a slider only where the steps do not fit."""
-    low, high = int(steps["step"].iloc[0]), int(steps["step"].iloc[-1])
-    if high - low < WINDOW:
-        return low
-    latest = high - WINDOW + 1
-    around = min(max(picked - picked % WINDOW, low), latest)
-    first = controls.pick("from", "first step", range(low, latest + 1), around)
-    st.slider(
-        f"Steps {first} to {first + WINDOW - 1} of {low} to {high}",
-        low,
-        latest,
-        help=f"First of the {WINDOW} steps shown. Prompt tokens, when recorded, have negative steps.",
-        **controls.bound("from", first),
+def _page_button(icon: str, label: str, view: View, by: int) -> None:
+    options = view.options
+    at = options.index(view.first)
+    to = min(max(at + by * WINDOW, 0), len(options) - WINDOW)
+    moved = options[min(max(options.index(view.step) + to - at, 0), len(options) - 1)]
+    st.button(
+        "",
+        icon=f":material/{icon}:",
+        key=f"page:{by}",
+        help=label,
+        disabled=to == at,
+        on_click=state.write,
+        kwargs={"step": moved, "from": options[to]},
     )
-    return first
 
 
-def _heatmap(cells: pd.DataFrame, steps: pd.DataFrame, statistic: Statistic, picked: tuple[int, int], key: str) -> None:
-    shown = len(set(cells["step"]))
-    columns = heatmap.letters(shown, WIDTH)
-    grid = heatmap.make_grid(cells, statistic, columns)
-    st.plotly_chart(
-        heatmap.draw(grid, statistic, _targets(steps, set(grid.steps), columns), picked, WIDTH),
-        width="stretch" if shown > 4 else "content",
-        key=key,
-        on_select=lambda: _clicked(key),
-        selection_mode="points",
-        config={"displayModeBar": False},
-    )
-    gaps = f" {grid.gaps:,} cells are gaps: not finite, or not recorded." if grid.gaps else ""
-    st.caption(f"Each cell shows its layer's most likely token. Click one for its details.{gaps}")
-
-
-def _targets(steps: pd.DataFrame, shown: set[int], columns: int) -> list[str]:
-    return [
+def _heatmap(view: View, cells: pd.DataFrame, look: Look, layer: int) -> None:
+    shown = cells[cells["layer"].isin(look.layers)].reset_index(drop=True)
+    sinks = _sinks(view) & set(shown["step"]) if look.without_sinks else set()
+    statistic = look.scaled(shown, sinks)
+    count = shown["step"].nunique()
+    columns = heatmap.letters(count, WIDTH)
+    grid = heatmap.make_grid(shown, statistic, columns, look.label)
+    steps = rows(view.steps[view.steps["step"].isin(grid.steps)])
+    targets = [
         f"{row['step']}<br>{tokens.show_plotly(row['text'], continues=row['continues'], columns=columns)}"
-        for row in rows(steps)
-        if row["step"] in shown
+        for row in steps
     ]
+    settled = [row["settle_layer"] for row in steps]
+    figure = heatmap.draw(grid, statistic, targets, (view.step, layer), WIDTH, settled)
+    key = f"map_{view.place}_{view.first}"
+    exports.chart(
+        figure,
+        key,
+        on_click=lambda point: state.write(step=int(point[0]), layer=int(point[1])),
+        width="stretch" if count > 3 else "content",
+    )
+    gaps = grid.gaps - (count if statistic.except_last and look.layers[-1] == look.of - 1 else 0)
+    said = [*_said(view, gaps), *look.said(statistic, len(sinks))]
+    st.caption("  \n".join(tokens.markdown(line) for line in said))
+    data = shown.drop(columns=["top_ids", "top_tokens", "top_probs"])
+    data.attrs["sql"] = cells.attrs.get("sql", [])
+    exports.offer(f"lens_{view.place}", [data], key, figure)
 
 
-def _clicked(key: str) -> None:
-    event: Any = st.session_state[key]
-    points = event["selection"]["points"]
-    if points:  # a second click on the same cell clears the selection: the panel stays
-        step, layer = points[0]["customdata"]
-        state.write(step=int(step), layer=int(layer))
+def _sinks(view: View) -> set[int]:
+    """Steps that take a residual stream unlike the others': the first position's, or an outlier's."""
+    flagged = state.ask(lens.outliers, view.run, *astuple(view.request))["step"]
+    return {*view.steps.loc[view.steps["position"] == 0, "step"].tolist(), *flagged.tolist()}
+
+
+def _said(view: View, gaps: int) -> list[str]:
+    said = ["Click a cell for its details. The line in a column marks its settle layer.", KEYS]
+    if gaps:
+        said.append(f"{gaps:,} cells are gaps: not finite, or not recorded.")
+    if view.options[0] >= 0 and view.row["n_prompt"] > 1:
+        said.append("The prompt's own layers were not recorded: --positions all records them.")
+    return said

@@ -5,7 +5,13 @@ A signal module declares
     NAME, VERSION, MEANING       name (the flag), version, one line for a form
     TABLE                        schema.Table of its rows; LAYER_KEY tables hold one row a step and layer
     STEP_COLUMNS                 columns of `steps` that it fills besides
-    compute(states, top_k)       {column: array of shape (rows, ...)}; see recorder.recording.States
+    CONSTANTS, TOKEN_TEXTS       columns of one value; columns of readable tokens, and the column of their ids
+    compute(states, top_k)       {column: array of shape (rows, ...)}; see recorder.lens.States
+
+and may declare
+
+    REFERENCE                    True where `compute` reads states.reference; see recorder.reference
+    DERIVED                      schema.Derived tables worked out from its rows; see recorder.averages
 
 Importing this package loads no torch: a module's maths uses the tensors it is handed.
 """

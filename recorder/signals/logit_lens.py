@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from recorder.schema import LAYER_KEY, TEXT, WORD, Column, Table, keyed
+from recorder.averages import CHOSEN, COUNTS, GROUP, Average, Averaging, finite
+from recorder.schema import LAYER_KEY, TEXT, WORD, Column, Derived, Table, keyed
 
 if TYPE_CHECKING:
     from recorder.lens import States
@@ -38,6 +39,56 @@ TABLE = Table(
 CONSTANTS = {"lens": "logit"}
 TOKEN_TEXTS = {"top_tokens": "top_ids"}
 STEP_COLUMNS = ("settle_layer",)
+
+AVERAGES = Averaging(
+    (
+        Average("target_logprob", "nat", "target_logprob"),
+        Average("top1_prob", "probability", "probability of the most likely token"),
+        Average("entropy", "nat", "entropy"),
+        Average("kl_final", "nat", "kl_final"),
+        Average("top1_is_final", "rate", "steps whose top-1 token here is the final top-1", ("", "se")),
+        Average("norm", "", "L2 norm of the residual stream"),
+        Average("cos_next", "cosine", "cosine with the next layer"),
+    ),
+    {"n_nonfinite": "count(*) - count(entropy)", "settled_here": "count(*) FILTER (settled)"},
+    ("layer",),
+)
+SUMMARY = Table(
+    "summary",
+    "means over steps, so that lists and curves never read `signals`: gold choice of each document, else all steps",
+    ("task", "group", "layer"),
+    (
+        *keyed("task"),
+        GROUP,
+        *keyed("layer"),
+        *COUNTS,
+        Column("n_nonfinite", pa.int64(), "steps", "steps whose entropy is not finite"),
+        Column("settled_here", pa.int64(), "steps", "steps whose settle layer is this one"),
+        *AVERAGES.columns(),
+    ),
+)
+
+
+def _summary(layers: str) -> str:
+    """The query of `summary`, of the layers that meet a condition."""
+    columns = ("target_logprob", "entropy", "kl_final", "norm", "cos_next")
+    values = [f"{finite(f's.{name}')} AS {name}" for name in columns]
+    return f"""
+    WITH {CHOSEN},
+    final AS (
+        SELECT chosen.*, top_ids[1] AS last_top
+        FROM signals JOIN chosen USING (task, doc_id, choice, repeat, step)
+        WHERE layer = (SELECT max(layer) FROM signals)),
+    rows AS (
+        SELECT f.task, f.doc_id, f.correct, s.layer, {", ".join(values)},
+               {finite("s.top_probs[1]")} AS top1_prob, (s.top_ids[1] = f.last_top)::INT AS top1_is_final,
+               f.settle_layer = s.layer AS settled
+        FROM signals s JOIN final f USING (task, doc_id, choice, repeat, step) WHERE {layers}),
+    {AVERAGES.sql()}
+    FROM averaged"""
+
+
+DERIVED = (Derived(SUMMARY, _summary("true"), ("requests", "steps", "signals"), _summary, AVERAGES.holds),)
 
 
 def compute(states: States, top_k: int) -> dict[str, np.ndarray]:

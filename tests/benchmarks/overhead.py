@@ -109,10 +109,13 @@ class Bench:
 
     def recorded(self, config: RecordConfig, tasks: Any, path: Path) -> float:
         lm = RecordingLM(pretrained=self.model, tokenizer=self.tokenizer, batch_size=config.batch_size)
-        return _timed(lambda: self._record(config, tasks, path, lm))
-
-    def _record(self, config: RecordConfig, tasks: Any, path: Path, lm: RecordingLM) -> None:
         signals = select(config.signals)
+        reference = evaluation.measured_reference(lm, self.architecture, signals)  # at load
+        return _timed(lambda: self._record(config, tasks, path, lm, signals, reference))
+
+    def _record(
+        self, config: RecordConfig, tasks: Any, path: Path, lm: RecordingLM, signals: Any, reference: Any
+    ) -> None:
         writer = RunWriter(path, (DOCS, REQUESTS, STEPS, *(module.TABLE for module in signals.values())))
         progress = Progress(path)
         progress.start()
@@ -126,6 +129,7 @@ class Bench:
             commit_seconds=config.commit_seconds,
             logit_dtype=self.architecture.dtype,
             on_answer=progress.answered,
+            reference=reference,
         )
         lm.attach(recorder, self.architecture, tasks.gold, progress.asked)
         results = _evaluate(lm, config, tasks)

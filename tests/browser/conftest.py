@@ -73,6 +73,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "streamlit", "run", "dashboard/app.py", "--server.port", str(port)]
     quiet = ["--server.address", "127.0.0.1", "--server.headless", "true", "--browser.gatherUsageStats", "false"]
+    quiet += ["--server.fileWatcherType", "none"]
     roots = os.pathsep.join([str(root), *(str(path) for path in [REPO / "sample_runs"] if path.is_dir())])
     with (root.parent / "server.log").open("w") as log:
         process = subprocess.Popen(

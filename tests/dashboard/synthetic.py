@@ -179,7 +179,9 @@ def lens_table(spec: Spec, table: Table, rows: list[tuple[Asked, int]]) -> pa.Ta
 
 def similarity_table(table: Table, rows: list[tuple[Asked, int]]) -> pa.Table:
     cosines = np.full((len(rows), LAYERS * (LAYERS + 1) // 2), 0.5, np.float16)
-    return table.build({**keys(rows), "cos": list(cosines)})
+    centred = np.full_like(cosines, 0.25)
+    outlier = [item.doc == 0 and step == 0 for item, step in rows]
+    return table.build({**keys(rows), "cos": list(cosines), "cos_centred": list(centred), "outlier": outlier})
 
 
 def doc_table(asked: list[Asked]) -> pa.Table:
@@ -238,6 +240,6 @@ def write(root: Path, spec: Spec) -> Path:
         writer.commit(tables)
     if spec.finished:
         results = {"results": {task: {"acc,none": 2 / 3, "acc_stderr,none": 0.1} for task in spec.tasks}}
-        writer.finish(doc_table(asked), results, lambda _, rows: rows, lambda _: (None, {}))
+        writer.finish(doc_table(asked), results, lambda _, rows: rows, lambda _: {})
     writer.close()
     return path

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 TOLERANCE = 1e-4
 TABLES = ("docs", "requests", "steps", "signals", "similarity")
-FLOATS = {"logprob", "entropy", "top_probs", "kl_final", "target_logprob", "norm", "cos_next", "cos"}
+FLOATS = {"logprob", "entropy", "top_probs", "kl_final", "target_logprob", "norm", "cos_next", "cos", "cos_centred"}
 RANKS = {"rank", "target_rank"}
 ORDERED = {"top_ids", "top_tokens"}
 
@@ -45,7 +45,7 @@ def _differs(a: pd.DataFrame, b: pd.DataFrame, name: str) -> str:
         if x.shape != y.shape or not np.array_equal(np.isnan(x), np.isnan(y)):
             return "other shapes or gaps"
         # float16 cosines may round to the neighbouring half: 2 ** -11 just below 1
-        limit = 2**-10 if name == "cos" else TOLERANCE * np.maximum(1, np.abs(x))
+        limit = 2**-10 if name in ("cos", "cos_centred") else TOLERANCE * np.maximum(1, np.abs(x))
         worst = np.nanmax(np.abs(x - y) / limit, initial=0)
         return "" if worst <= 1 else f"{worst:.3g} times the tolerance"
     wrong = [i for i, (x, y) in enumerate(zip(a[name], b[name], strict=True)) if not _same(x, y)]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recorder.store import tables
 from tests.recorder.interface.conftest import Cli
 
 pytestmark = pytest.mark.xdist_group("in-process")
@@ -94,6 +95,17 @@ SPOILED: dict[str, tuple[str, Callable[[Rows], Rows], tuple[str, ...]]] = {
         spoil(tenth, top_probs=[0.9, 0.2, 0.0, 0.0, 0.0]),
         ("sum to at most 1", "layer="),
     ),
+    "a cosine is gone": (
+        "similarity",
+        spoil(tenth, cos_centred=lambda x: x[1:]),
+        ("every step has the cosines", "cos_centred="),
+    ),
+    "a cosine beyond 1": ("similarity", spoil(tenth, cos=lambda x: [*x[:-1], 1.5]), ("cosines lie between",)),
+    "a mean": ("summary", spoil(tenth, entropy_mean=lambda x: x + 1e-4), ("summary is what", "column=entropy_mean")),
+    "a mean is gone": ("summary", drop(tenth), ("summary is what", "rows=")),
+    "a margin": ("doc_summary", spoil(first_choice, margin=lambda x: -x), ("doc_summary is what", "column=margin")),
+    "a settle layer": ("doc_summary", spoil(first_choice, settle_layers=lambda x: [*x, 0]), ("column=settle_layers",)),
+    "a mean cosine": ("similarity_summary", spoil(tenth, cos=lambda x: [*x[:-1], 0.5]), ("similarity_summary is",)),
     "another target": ("steps", spoil(tenth, token_id=lambda x: x + 1), ("score the tokens of their request",)),
     "another position": ("steps", spoil(tenth, position=lambda x: x + 1), ("score the tokens of their request",)),
 }
@@ -108,7 +120,7 @@ def test_a_good_run_passes(cli: Cli, finished: Path) -> None:
 
 def test_rewriting_alone_spoils_nothing(cli: Cli, copied: Path) -> None:
     """Else the cases below would prove nothing."""
-    for table in ("docs", "requests", "steps", "signals", "similarity"):
+    for table in tables():
         rewrite(copied, table, lambda rows: rows)
     assert cli("check", copied).code == 0
 

@@ -15,6 +15,7 @@ import recorder
 from recorder.check import check_run
 from recorder.errors import LayerscopeError
 from recorder.rundir import Run, find_runs, open_run
+from recorder.signals import registry
 from tests.conftest import TASKS, TINY, choice_task, record_run
 from tests.recorder.faults.compare import differences
 
@@ -237,6 +238,28 @@ def test_another_configuration_is_another_run(
     assert run.path != old
     with pytest.raises(LayerscopeError, match=f"{next(iter(other))} was"):
         again(run=old.name, **other)
+
+
+@pytest.mark.parametrize(
+    "written", [{"logit_lens": 1, "similarity": 1}, None], ids=["another", "before there were any"]
+)
+def test_another_version_of_a_signal_is_another_run(
+    again: Again, stop_after: Callable[[int], None], written: dict[str, int] | None
+) -> None:
+    """One run never holds numbers of two versions, though its configuration is the same."""
+    stop_after(1)
+    with pytest.raises(Stop):
+        again(commit_seconds=0.001, batch_size=1)
+    (old,) = again.runs()
+    about = json.loads((old / "run.json").read_text())
+    assert about["signal_versions"] == {name: module.VERSION for name, module in registry().items()}
+    about["signal_versions"] = written
+    (old / "run.json").write_text(json.dumps(about))
+    with pytest.raises(LayerscopeError, match="the version of similarity was 1 and is now 2"):
+        again(run=old.name)
+    assert again(limit=1).path != old
+    lens_alone = again(signals=("logit_lens",), limit=1)
+    assert lens_alone.about["signal_versions"] == {"logit_lens": registry()["logit_lens"].VERSION}
 
 
 def _rows(path: Path) -> dict[str, set[str]]:

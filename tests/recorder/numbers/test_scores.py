@@ -110,6 +110,34 @@ def test_the_sample_tasks_score_the_same(record: Any, monkeypatch: pytest.Monkey
     assert not told
 
 
+def test_choices_asked_without_their_question_are_no_choices(tmp_path: Path, record: Any) -> None:
+    """acc_mutual_info has each choice scored once more alone: likelier or not, it is neither right nor chosen."""
+    metrics = [{"metric": "acc"}, {"metric": "acc_mutual_info"}]
+    choice_task(tmp_path, "mutual", AWKWARD[:3], metric_list=metrics)
+    run = record(tasks=["mutual"], include_path=str(tmp_path))
+    assert check_run(run.path).failed == []
+    for row in rows(run, "requests"):
+        choices = len(AWKWARD[row["doc_id"]]["choices"])
+        assert row["is_gold"] == (row["choice"] == AWKWARD[row["doc_id"]]["gold"] if row["choice"] < choices else None)
+        assert (row["is_chosen"] is None) == (row["choice"] >= choices)
+    for row in rows(run, "doc_summary"):
+        doc = AWKWARD[row["doc_id"]]
+        assert row["n_choices"] == len(doc["choices"])
+        assert row["gold_text"].strip() == doc["choices"][doc["gold"]]
+        assert (row["margin"] > 0) == (row["chosen_text"] == row["gold_text"]) == row["correct"]
+
+
+def test_choices_may_be_in_the_question(tmp_path: Path, record: Any) -> None:
+    """As in winogrande: the text before differs and the scored text is the same; the answer is the text's number."""
+    docs = [{"question": 0, "target": " is", "choices": ["The capital", "A king"]}, {"question": 1, "target": " a b"}]
+    docs[1]["choices"] = ["copy:", "letters:"]
+    choice_task(tmp_path, "inside", docs, doc_to_text="{{question}}", doc_to_target="{{target}}")
+    run = record(tasks=["inside"], include_path=str(tmp_path))
+    gold = {(row["doc_id"], row["choice"]): row["is_gold"] for row in rows(run, "requests")}
+    assert gold == {(0, 0): True, (0, 1): False, (1, 0): False, (1, 1): True}
+    assert [row["n_choices"] for row in rows(run, "doc_summary")] == [2, 2]
+
+
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_rolling_text_scores_the_same_and_each_window_is_a_request(
     batch: int, tasks: Path, tokenizer: Any, record: Any, monkeypatch: pytest.MonkeyPatch
