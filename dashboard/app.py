@@ -18,7 +18,8 @@ LOOK = """<style>
 .stMainBlockContainer {padding-top: 1rem; padding-bottom: 2rem}
 .stAppHeader {background: none; pointer-events: none}
 .stAppHeader > * {pointer-events: auto}
-.st-key-pages {border-bottom: 1px solid rgba(128,128,128,.25); padding-right: 9rem; margin-bottom: .25rem}
+.st-key-pages {border-bottom: 1px solid rgba(128,128,128,.25); padding-right: 7rem; margin-bottom: .25rem}
+@media (max-width: 1150px) {.st-key-pages [data-testid="stIconMaterial"] {display: none}}
 </style>"""
 KEPT = ("runs", "run", "task", "doc", "choice", "repeat", "step", "layer")  # what another page is to show as well
 

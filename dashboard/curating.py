@@ -81,7 +81,14 @@ def gone(name: str) -> None:
         if there is not None:
             controls.say(f"The run {name} was moved to the trash: {there}. To free its space, delete it there.")
             help = f"Moves it back to {there.parent.parent}"
-            st.button("Undo", icon=":material/undo:", help=help, key=name, on_click=_do, args=(curate.restore, there))
+            st.button(
+                "Undo",
+                icon=":material/undo:",
+                help=help,
+                key=f"undo:{name}",
+                on_click=_do,
+                args=(curate.restore, there),
+            )
             return
     controls.say(f"The run {name} is not here: it was deleted, or lies under another root.", kind="warning")
 

@@ -41,9 +41,14 @@ def empty(table: Table) -> str:
 
 def _over_files(table: Table, files: Iterable[Path]) -> str:
     return (
-        f"SELECT regexp_extract(filename, '{RUN_OF_FILE}', 1) AS run_id, {_columns(table)} "
-        f"FROM read_parquet({_listed(files)}, filename = true, union_by_name = true)"
+        f"SELECT regexp_extract(filename, '{RUN_OF_FILE}', 1) AS run_id, {_columns(table)} FROM {_rows(table, files)}"
     )
+
+
+def _rows(table: Table, files: Iterable[Path]) -> str:
+    """What the files hold; a column that an earlier version did not record is null."""
+    held = f"SELECT * FROM read_parquet({_listed(files)}, filename = true, union_by_name = true)"
+    return f"({held} UNION ALL BY NAME {empty(table)})"
 
 
 def _can_work_out(made: Derived, run: Run) -> bool:
@@ -55,11 +60,7 @@ def _worked_out(made: Derived, run: Run) -> str:
     sources = []
     for table in all_tables():
         files = run.files(table.name)
-        rows = (
-            f"SELECT {_columns(table)} FROM read_parquet({_listed(files)}, union_by_name = true)"
-            if files
-            else empty(table)
-        )
+        rows = f"SELECT {_columns(table)} FROM {_rows(table, files)}" if files else empty(table)
         sources.append(f"{table.name} AS ({rows})")
     columns = ", ".join(f'"{c.name}"::{duck_type(c.type)} AS "{c.name}"' for c in made.table.columns)
     return f"SELECT {literal(run.run_id)} AS run_id, {columns} FROM (WITH {', '.join(sources)} FROM ({made.query}))"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pkgutil
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dashboard import views
 from recorder.check import check_run
 from recorder.rundir import find_runs
 from recorder.store import open as open_store
@@ -63,10 +65,13 @@ def test_all_of_it_is_under_15_megabytes() -> None:
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
-def test_each_run_opens_on_the_lens_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("view", [module.name for module in pkgutil.iter_modules(views.__path__)])
+def test_each_run_opens_on_every_page(view: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERSCOPE_ROOTS", str(SAMPLES))
-    page = AppTest.from_string("from dashboard.views import lens\nlens.render()", default_timeout=60)
+    page = AppTest.from_string(f"from dashboard.views import {view}\n{view}.render()", default_timeout=60)
     page.query_params["run"] = path.name
     page.run()
     assert not page.exception
-    assert len(page.get("plotly_chart")) == 1
+    assert not page.error
+    if view in ("lens", "overview", "similarity", "steps"):
+        assert page.get("plotly_chart")

@@ -48,7 +48,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
 
 @dataclass(frozen=True)
 class Bar:
-    """One token; `share` from 0 to 1 is the bar's length, `marked` gives it the target's colour, `frame` (a colour) says
+    """One token; `share` from 0 to 1 is the bar's length, `marked` gives it the target's colour, `frame` (a colour) tells
     that it is chosen."""
 
     token_id: int

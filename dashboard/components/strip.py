@@ -14,7 +14,8 @@ CSS = """
 .token { border: 0; margin: 0; padding: 1px 0; font: inherit; color: inherit; background: none; border-radius: 3px;
     cursor: pointer; box-shadow: inset 0 -1px 0 rgba(128,128,128,.35); white-space: pre-wrap; text-align: left }
 .token:hover { outline: 2px solid rgba(128,128,128,.7) }
-.token:focus-visible, .token.picked { outline: 2px solid #ff4b4b; outline-offset: 1px }
+.token:focus-visible, .token.picked { outline: 2px solid #ff4b4b; outline-offset: 1px; position: relative;
+    z-index: 1 }
 .token.still { cursor: default }
 .token.marked { box-shadow: inset 0 -3px 0 rgb(230,140,0) }
 """

@@ -18,7 +18,7 @@ NO_VOCABULARY = (
 )
 OTHER_TOKENS = "What depends on the vocabulary is not overlaid, and tokens are not matched."
 OTHER_PROMPTS = "The same questions in other prompts: scores pair, prompt tokens do not."
-PAIRED = "Pairs are by what a document is (its hash), whatever its prompt; repeated ones pair copy by copy."
+PAIRED = "Paired by their hash, whatever the prompt; repeated ones copy by copy."
 LAST_DIGITS = "Numbers may differ in their last digits."
 OTHER_CODE = "Scores may differ by version."
 

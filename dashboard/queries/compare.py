@@ -11,6 +11,7 @@ import pandas as pd
 from dashboard import paired
 from dashboard.paired import Paired
 from dashboard.queries.pairs import matched
+from recorder.rundir import mapping
 from recorder.store import Selection
 
 SAMPLED = 50
@@ -74,8 +75,8 @@ def metrics(store: Selection, task: str, filter: str, a: str, b: str) -> pd.Data
 
 def _values(texts: pd.Series) -> dict[str, np.ndarray | None]:
     """{metric: its value of each document}, NaN where missing; None for a metric that is not a number."""
-    code, known = pd.factorize(texts)
-    parsed = [json.loads(text) for text in known]
+    code, known = pd.factorize(texts.fillna("{}"))
+    parsed = [mapping(json.loads(text)) for text in known]
     names = {name for metrics in parsed for name in metrics}
     found: dict[str, np.ndarray | None] = {}
     for name in names:

@@ -46,10 +46,12 @@ def _asked(there: dict[str, Run]) -> list[str]:
     found = list(dict.fromkeys(asked))
     if len(found) < len(asked):
         controls.say("This link names a run twice: a run has nothing to be compared with in itself.", kind="warning")
+    if gone := [run_id for run_id in found if run_id not in there]:
+        named = ", ".join(tokens.readable(run_id, 40) for run_id in gone[:3])
+        more = f" and {len(gone) - 3:,} more" if len(gone) > 3 else ""
+        controls.say(f"This link names the run {named}{more}, which is not here: left out.", kind="warning")
     for run_id in found:
-        if run_id not in there:
-            controls.say(f"This link names the run {run_id}, which is not here: it is left out.", kind="warning")
-        elif there[run_id].problem:
+        if run_id in there and there[run_id].problem:
             controls.say(f"The run {run_id} cannot be compared: {there[run_id].problem}.", kind="error")
     whole = [run_id for run_id in found if run_id in there and not there[run_id].problem]
     if len(whole) > MOST:

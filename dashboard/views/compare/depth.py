@@ -66,7 +66,7 @@ def show(
     measure = MEASURES[controls.pick("curve", "curve", names, names[0])]
     found = find(comparison, on, measure, other, cell)
     with headline:
-        for sentence in _partings(comparison, found):
+        for sentence in _partings(comparison, found, other, cell):
             st.html(compared.sentence(sentence))
     with beside:
         st.selectbox(
@@ -122,14 +122,15 @@ def _scale(measure: Measure, about: dict[str, object]) -> float:
     return 1 / math.log(vocabulary) if measure.share and isinstance(vocabulary, int) and vocabulary > 1 else 1.0
 
 
-def _partings(comparison: Comparison, depth: Depth) -> Iterator[list[str]]:
+def _partings(comparison: Comparison, depth: Depth, beside: int, cell: str) -> Iterator[list[str]]:
     """HTML of one sentence a run: over which layers it is above or below the baseline."""
+    of = f", documents {pairs.said(cell, LETTERS[0], LETTERS[beside])}" if cell else ""
     for other in [] if depth.relative else comparison.others:
         rows = depth.of(comparison.ids[other])
         if not rows["difference_se"].notna().any():
             continue
         found = partings(rows["layer"].to_numpy(float), rows["difference"].to_numpy(float), _half(rows))
-        a, b, head = compared.badge(0), compared.badge(other), compared.plain(f"{depth.measure.label}:")
+        a, b, head = compared.badge(0), compared.badge(other), compared.plain(f"{depth.measure.label}{of}:")
         if not found:
             yield [head, b, compared.strong("is at no layer clearly apart"), "from", f"{a}."]
             continue

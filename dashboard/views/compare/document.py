@@ -96,15 +96,12 @@ def _pick_document(comparison: Comparison, other: int, cell: str, found: pd.Data
     apart = found.loc[(found["right_a"] != found["right_b"]).fillna(False), "doc_a"]
     chosen = controls.pick("doc", "document", ids, int(apart.iloc[0]) if len(apart) else ids[0])
     at = ids.index(chosen)
-    name = f"Document of A ({at + 1:,} of {len(ids):,})"
-    bound = controls.bound("doc", chosen, pickers.OF_DOCUMENT)
+    name = f"Document {chosen} of A ({at + 1:,} of {len(ids):,})"
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         if len(ids) <= pickers.LISTED:
-            labels = _labels(comparison, other, found)
-            st.selectbox(name, ids, format_func=labels.__getitem__, help="Number in A, grades, and its text.", **bound)
+            _listed(comparison, other, found, name, chosen)
         else:
-            low, high = ids[0], ids[-1]
-            st.number_input(name, low, high, step=1, help="Number of a document that both runs hold.", **bound)
+            _placed(ids, name, at)
             _find(comparison, other, cell)
         for icon, step in ((":material/chevron_left:", -1), (":material/chevron_right:", 1)):
             there = 0 <= at + step < len(ids)
@@ -118,6 +115,34 @@ def _pick_document(comparison: Comparison, other: int, cell: str, found: pd.Data
                 kwargs={**dict.fromkeys(pickers.OF_DOCUMENT), "doc": ids[at + step] if there else None},
             )
     return rows(found.iloc[[at]])[0]
+
+
+def _listed(comparison: Comparison, other: int, found: pd.DataFrame, name: str, chosen: int) -> None:
+    labels = _labels(comparison, other, found)
+    st.selectbox(
+        name,
+        list(labels),
+        format_func=labels.__getitem__,
+        help="Its number in A, whether each run is right, and how its prompt starts.",
+        **controls.bound("doc", chosen, pickers.OF_DOCUMENT),
+    )
+
+
+def _placed(ids: list[int], name: str, at: int) -> None:
+    """More documents than a list can hold: by place among them, for their numbers have gaps."""
+    key = "compare:place"
+    st.session_state[key] = at + 1
+    st.number_input(
+        name,
+        min_value=1,
+        max_value=len(ids),
+        step=1,
+        key=key,
+        on_change=lambda: state.write(
+            **dict.fromkeys(pickers.OF_DOCUMENT), doc=ids[min(max(st.session_state[key], 1), len(ids)) - 1]
+        ),
+        help="Place among these documents. The Documents page finds one by its text or grade.",
+    )
 
 
 def _find(comparison: Comparison, other: int, cell: str) -> None:

@@ -72,7 +72,7 @@ def show(comparison: Comparison, on: Ground, sides: list[Side], alike: bool, ste
     names = f"{sides[0].letter} and {sides[1].letter}"
     st.caption(
         tokens.markdown(
-            f"A cell of {names} shows its layer's most likely token. {told if drawn else ''} Click one for its details."
+            f"Cells of {names} show their layer's most likely token. {told if drawn else ''} Click one for its details."
         )
     )
     _cells(sides, cells, step, layer)
@@ -176,7 +176,7 @@ def _difference(
     figure, gaps = difference.draw(frame, statistic, names, targets, picked, WIDTH)
     b, a = compared.badge(second.at), compared.badge(first.at)
     _chart(f"{b} − {a}", figure, "map:difference", frame, gaps)
-    said = [f"One of {names[1]} − {names[0]} shows the difference."]
+    said = [f"Those of {names[1]} − {names[0]} show the difference."]
     if not alike:
         said.append("The prompts differ: these are the same answer tokens after other contexts.")
     return True, " ".join([*said, *([f"Left out of the difference: {why}."] if why else [])])

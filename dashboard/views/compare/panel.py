@@ -18,6 +18,11 @@ AGREE = 0.9
 """Share of the token texts of two runs that must have the same ids for their vocabularies to be taken as one. (The text
 of a piece of a character has several.)"""
 DOCUMENTS, PROMPTS = "Documents", "Prompts"
+HELP = (
+    "What differs between the runs, and what that means for this page. Documents are the same where the harness's hash "
+    "of them is. Where a data set repeats a document, its n-th copy pairs with the n-th if both runs hold equally "
+    "many, and with the copy of the same number if not."
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def _documents(comparison: Comparison) -> list[Property]:
 
 def show(comparison: Comparison, on: Ground) -> None:
     """Differences; what is the same, on demand."""
-    st.markdown("#### What can be compared", help="What differs between the runs, and what that means for this page.")
+    st.markdown("#### What can be compared", help=HELP)
     apart = [row for row in on.found if not row.same or row.label == DOCUMENTS]
     alike = [row for row in on.found if row.same and row.label != DOCUMENTS]
     runs = len(comparison.runs)

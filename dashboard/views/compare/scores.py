@@ -192,10 +192,10 @@ def _crosses(comparison: Comparison, other: int) -> None:
         _row("all", f"{counts['rr'] + counts['wr']:,}", f"{counts['rw'] + counts['ww']:,}", f"{sum(counts.values()):,}")
     left = len(found) - sum(counts.values())
     more = f" {left:,} are not graded right or wrong." if left else ""
-    with st.container(horizontal=True, vertical_alignment="top"):
-        st.caption(f"Documents, by accuracy or exact match. A number opens them.{more}", width="stretch")
-        with st.container(width="content"):
-            exports.offer(f"{comparison.task}-pairs", [found], f"pairs:{other}")
+    said, saved = st.columns([5, 3])
+    said.caption(f"By accuracy or exact match. A number opens its documents.{more}")
+    with saved.container(horizontal_alignment="right"):
+        exports.offer(f"{comparison.task}-pairs", [found], f"pairs:{other}")
 
 
 def _row(*cells: str) -> None:

@@ -174,10 +174,11 @@ def _text(view: View, step: int | None) -> None:
     first, end = running_text.window(len(inputs), at)
     shown = running_text.strip_tokens(inputs.iloc[first:end], view.steps, view.statistic, step)
     strip(shown, f"strip:{view.place}", lambda picked: go(view, picked))
-    with st.container(horizontal=True, vertical_alignment="top", gap="medium"):
-        st.caption(_under(view, first, end, len(inputs)))
+    said_column, legend_column = st.columns(2)
+    said_column.caption(_under(view, first, end, len(inputs)))
+    with legend_column, st.container(horizontal=True, vertical_alignment="top", horizontal_alignment="right"):
         if step is not None:
-            st.html(running_text.legend(view.statistic), width=300)
+            st.html(running_text.legend(view.statistic), width=260)
         exports.offer(f"steps {view.place}", [view.steps], "steps_text")
     if view.row["truncated_left"]:
         controls.say(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import recorder
 from recorder import derived
 from recorder.derived import all_derived, work_out
+from recorder.schema import FORMAT
 from recorder.store import ask_tables
 from tests.recorder.numbers import made_up
 from tests.recorder.numbers.made_up import LAYERS, Row, averages, chosen, grades, step_key
@@ -168,6 +171,24 @@ def test_without_a_lens_no_step_settles(tmp_path: Path) -> None:
         step["settle_layer"] = None
     rows = worked_out("doc_summary", made_up.write(tmp_path, found))
     assert {(row["settle_layers"] is None, row["settle_mean"]) for row in rows} == {(True, None)}
+
+
+@pytest.mark.parametrize("name", all_derived())
+def test_before_the_end_they_are_views(name: str, tmp_path: Path) -> None:
+    """Over two commits and no grades: the rows that an end without grades would write."""
+    found = made_up.tables(2)
+    del found["docs"]
+    run = tmp_path / "20261201t120000z-abcdef"
+    for number, documents in enumerate((range(5), range(5, 99))):
+        part = {table: [row for row in rows if row["doc_id"] in documents] for table, rows in found.items()}
+        made_up.write(run / "parts" / f"000-00000{number}", part)
+    (run / "run.json").write_text(json.dumps({"format": FORMAT}))
+    key = ", ".join(f'"{column}"' for column in all_derived()[name].table.key)
+    shown = recorder.open(run).arrow(f"SELECT * EXCLUDE (run_id) FROM {name} ORDER BY {key}").to_pylist()
+    for row, written in zip(shown, worked_out(name, made_up.write(tmp_path / "tables", found)), strict=True):
+        assert row.get("group", "all") == "all"
+        for column, value in written.items():
+            near(row[column], value, (name, column))
 
 
 @pytest.mark.parametrize("name", [name for name, made in all_derived().items() if made.part])
