@@ -48,8 +48,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
 
 @dataclass(frozen=True)
 class Bar:
-    """One token; `share` from 0 to 1 is the bar's length, `marked` gives it the target's colour, `frame` (a colour) tells
-    that it is chosen."""
+    """One token; `share` from 0 to 1 is the bar's length, `marked` gives it the target's colour, `frame` is the colour
+    around a chosen one."""
 
     token_id: int
     text: str
