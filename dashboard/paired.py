@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import binomtest, norm
+from scipy.stats import t as student
 
 DRAWS = 10_000
 """Resamples of a bootstrap."""
@@ -113,6 +114,12 @@ def _by_index(difference: np.ndarray) -> np.ndarray:
     generator, n = np.random.default_rng(SEED), len(difference)
     drawn = [difference[generator.integers(0, n, (DRAWS // 10, n))].mean(axis=1) for _ in range(10)]
     return np.concatenate(drawn)
+
+
+def half_width(error: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """Half of the interval of means with these standard errors over so many documents: Student's t, for groups of
+    documents are small. NaN for one document."""
+    return student.ppf(0.5 + LEVEL / 2, np.where(documents > 1, documents - 1, np.nan)) * error
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 
 from dashboard import pickers, state
 from dashboard.charts.measures import MEASURES
-from dashboard.paired import Z
+from dashboard.paired import half_width
 from dashboard.queries import pairs
 from dashboard.views.compare import depth
 from tests.dashboard import comparable
@@ -59,9 +59,9 @@ def test_one_run_alone_says_that_two_are_needed(root: Path, page: Open) -> None:
     [
         (f"{A},{A}", "names a run twice"),
         (f"{A},{B},{A}", "names a run twice"),
-        (f"{A},gone,{B}", "the run gone, which is not here"),
-        (f"{A},{','.join(f'x{at}' * 30 for at in range(50))},{B}", "… and 47 more, which is not here"),
-        ("gone", "the run gone, which is not here"),
+        (f"{A},gone,{B}", "the run gone, not to be found here"),
+        (f"{A},{','.join(f'x{at}' * 30 for at in range(50))},{B}", "… and 47 more, not to be found here"),
+        ("gone", "the run gone, not to be found here"),
     ],
 )
 def test_a_link_that_cannot_be_followed_says_so(runs: str, told: str, root: Path, page: Open) -> None:
@@ -315,7 +315,9 @@ def test_another_depth_is_drawn_over_its_share_and_not_subtracted(root: Path, pa
 def test_where_the_curves_part_is_told_first(root: Path, page: Open) -> None:
     two(root, b=DOCS, shift=-0.6)
     expected = by_hand(root, "target_logprob", [(at, at) for at in range(12)])
-    apart = expected.index[np.abs(expected["difference"]) > Z * expected["difference_se"] + 1e-9].tolist()
+    apart = expected.index[
+        np.abs(expected["difference"]) > half_width(expected["difference_se"].to_numpy(), np.full(5, 12)) + 1e-9
+    ].tolist()
     assert apart == [3, 4]
     gap = abs(expected["difference"]).max()
     told = f"B is below A in layers 3 to 4 (most at layer 3, by {gap:.3g} nat)"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dashboard import paired
-from dashboard.paired import Parting, Z, compare, mcnemar, partings
+from dashboard.paired import Parting, Z, compare, half_width, mcnemar, partings
 
 
 def pairs_of(only_a: int, only_b: int, both: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,6 +128,12 @@ def test_the_same_pairs_give_the_same_interval() -> None:
     assert compare(a, b) == compare(a, b)
     swapped = compare(b, a)
     assert swapped.low == pytest.approx(-(compare(a, b).high or 0), abs=0.02)
+
+
+def test_the_interval_of_a_mean_over_few_documents_is_students() -> None:
+    found = half_width(np.array([1.0, 1.0, 2.0, 1.0]), np.array([3, 10, 1_000_000, 1]))
+    np.testing.assert_allclose(found[:3], [4.302653, 2.262157, 2 * Z], rtol=1e-5)  # from any table of Student's t
+    assert np.isnan(found[3])
 
 
 def test_curves_part_until_they_are_clearly_on_the_other_side() -> None:

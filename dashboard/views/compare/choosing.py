@@ -44,19 +44,27 @@ def _asked(there: dict[str, Run]) -> list[str]:
     """Ids in the URL that can be compared; what is wrong with the others is said."""
     asked = [part for part in (state.read("runs") or state.read("run")).split(",") if part]
     found = list(dict.fromkeys(asked))
-    if len(found) < len(asked):
-        controls.say("This link names a run twice: a run has nothing to be compared with in itself.", kind="warning")
-    if gone := [run_id for run_id in found if run_id not in there]:
-        named = ", ".join(tokens.readable(run_id, 40) for run_id in gone[:3])
-        more = f" and {len(gone) - 3:,} more" if len(gone) > 3 else ""
-        controls.say(f"This link names the run {named}{more}, which is not here: left out.", kind="warning")
-    for run_id in found:
-        if run_id in there and there[run_id].problem:
-            controls.say(f"The run {run_id} cannot be compared: {there[run_id].problem}.", kind="error")
     whole = [run_id for run_id in found if run_id in there and not there[run_id].problem]
-    if len(whole) > MOST:
-        controls.say(f"This link names {len(whole)} runs: the first {MOST} are compared.", kind="warning")
+    with st.session_state.get("notices") or st.container():
+        if len(found) < len(asked):
+            controls.say(
+                "This link names a run twice: a run has nothing to be compared with in itself.", kind="warning"
+            )
+        if gone := [run_id for run_id in found if run_id not in there]:
+            _say_gone(gone)
+        for run_id in found:
+            if run_id in there and there[run_id].problem:
+                controls.say(f"The run {run_id} cannot be compared: {there[run_id].problem}.", kind="error")
+        if len(whole) > MOST:
+            controls.say(f"This link names {len(whole):,} runs: the first {MOST} are compared.", kind="warning")
     return whole[:MOST]
+
+
+def _say_gone(gone: list[str]) -> None:
+    named = ", ".join(tokens.readable(run_id, 40) for run_id in gone[:3])
+    more = f" and {len(gone) - 3:,} more" if len(gone) > 3 else ""
+    what = "runs" if len(gone) > 1 else "run"
+    controls.say(f"This link names the {what} {named}{more}, not to be found here: left out.", kind="warning")
 
 
 def _write(ids: Sequence[str], before: Sequence[str]) -> None:
@@ -99,17 +107,18 @@ def offer(chosen: tuple[Run, ...]) -> None:
         controls.say(f"No two runs here {what}." if not chosen else f"No other run here would {what}.")
         return
     st.markdown(f"**Runs that {tokens.markdown(what)}**")
-    for one, other, tasks in found[:OFFERED]:
-        label = run_name(other) if chosen else f"{run_name(one)} and {run_name(other)}"
-        st.button(  # a link to the page that is open would leave its address as it was
-            tokens.markdown(f"{tokens.readable(label, 100)}, on {tokens.readable(', '.join(tasks), 60)}"),
-            key=f"offer:{one.run_id},{other.run_id}",
-            icon=":material/compare_arrows:",
-            type="tertiary",
-            help="Compare them",
-            on_click=_write,
-            args=((one.run_id, other.run_id), [run.run_id for run in chosen]),
-        )
+    with st.container(gap="xxsmall"):
+        for one, other, tasks in found[:OFFERED]:
+            label = run_name(other) if chosen else f"{run_name(one)} and {run_name(other)}"
+            st.button(  # a link to the page that is open would leave its address as it was
+                tokens.markdown(f"{tokens.readable(label, 100)}, on {tokens.readable(', '.join(tasks), 60)}"),
+                key=f"offer:{one.run_id},{other.run_id}",
+                icon=":material/compare_arrows:",
+                type="tertiary",
+                help="Compare them",
+                on_click=_write,
+                args=((one.run_id, other.run_id), [run.run_id for run in chosen]),
+            )
     if len(found) > OFFERED:
         st.caption(f"{OFFERED} of {len(found):,}; the list above holds all runs.")
 

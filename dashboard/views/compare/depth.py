@@ -17,7 +17,7 @@ from dashboard.charts import compared, curves
 from dashboard.charts.compared import LETTERS
 from dashboard.charts.curves import Axes, Curve
 from dashboard.charts.measures import MEASURES, Measure, offered
-from dashboard.paired import Parting, Z, partings
+from dashboard.paired import Parting, half_width, partings
 from dashboard.queries import compared_layers, pairs
 from dashboard.views.compare.comparison import Comparison, recorded
 from dashboard.views.compare.panel import DOCUMENTS, Ground
@@ -140,7 +140,7 @@ def _partings(comparison: Comparison, depth: Depth, beside: int, cell: str) -> I
 
 
 def _half(rows: pd.DataFrame) -> np.ndarray:
-    return Z * rows["difference_se"].to_numpy(float)
+    return half_width(rows["difference_se"].to_numpy(float), rows["n_docs"].to_numpy(float))
 
 
 def _stretch(part: Parting, measure: Measure, baseline: str) -> str:
@@ -186,7 +186,10 @@ def _overlay(comparison: Comparison, depth: Depth) -> go.Figure:
     drawn = []
     for at, run_id in enumerate(comparison.ids):
         rows = depth.of(run_id)
-        mean, half = rows["mean"].to_numpy(float), Z * rows["se"].to_numpy(float)
+        mean, half = (
+            rows["mean"].to_numpy(float),
+            half_width(rows["se"].to_numpy(float), rows["n_docs"].to_numpy(float)),
+        )
         banded = np.isfinite(half).any()
         drawn.append(
             Curve(

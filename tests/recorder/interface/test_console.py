@@ -449,6 +449,18 @@ def test_a_locked_connection_reads_no_other_file(
             locked.execute(f"FROM {reader.format(path=path)}").fetchall()
 
 
+def test_every_door_is_shut(locked: duckdb.DuckDBPyConnection) -> None:
+    """Some of these shut what another shuts already, in the releases that were tried."""
+    set_to = dict(locked.execute("SELECT name, value FROM duckdb_settings()").fetchall())
+    for name in ("enable_external_access", "python_enable_replacements", "allow_community_extensions"):
+        assert set_to[name] == "false"
+    for name in ("autoinstall_known_extensions", "autoload_known_extensions", "allow_persistent_secrets"):
+        assert set_to[name] == "false"
+    assert set_to["lock_configuration"] == "true"
+    assert set_to["temp_directory"] == ""
+    assert set_to["allowed_directories"] == "[]"
+
+
 @pytest.mark.parametrize(
     "query",
     [
