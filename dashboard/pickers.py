@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard import controls, state, tokens
 from dashboard.queries import lens, rows
-from dashboard.queries.runs import short_model
+from dashboard.queries.runs import name_of, short_model
 from recorder.rundir import Run, mapping
 
 LISTED = 400
@@ -50,7 +50,7 @@ def run_label(run: Run) -> str:
     """'name · model · state'; the name is left out where nobody gave one."""
     config = mapping(run.about.get("config"))
     state_shown = "" if run.state == "complete" else run.state
-    parts = (config.get("name") or "", short_model(config.get("model") or ""), run.run_id, state_shown)
+    parts = (name_of(run), short_model(config.get("model") or ""), run.run_id, state_shown)
     return " · ".join(tokens.readable(part, 40) for part in dict.fromkeys(parts) if part)
 
 

@@ -76,8 +76,8 @@ def ask_runs(query: Callable[..., pd.DataFrame], runs: Sequence[Run], *filters: 
         raise StoreError(f"The run {ids} cannot be read: {error}") from error
     except TimeoutError:
         raise StoreError(
-            f"This view of {ids} took over {seconds_allowed():g} s and was stopped. Choose a smaller part of it (one "
-            f"task, one document, fewer layers or steps), or allow more: {SECONDS}=120 layerscope dashboard."
+            f"What is asked of {ids} took over {seconds_allowed():g} s and was stopped. Choose a smaller part of it "
+            f"(one task, one document, fewer layers or steps), or allow more: {SECONDS}=120 layerscope dashboard."
         ) from None
     return frame
 
@@ -151,8 +151,10 @@ def link(url_path: str, label: str, *, icon: str | None = None, help: str | None
 
 
 def address(url_path: str, **params: object) -> str:
-    """The page's address, relative to the app."""
-    return f"{url_path}?{urlencode(_given(params))}"
+    """The page's address, relative to the app; the first page has none but the app's own."""
+    pages = st.session_state.get("pages") or {}
+    path = pages[url_path].url_path if url_path in pages else url_path
+    return f"{path}?{urlencode(_given(params))}"
 
 
 def _given(params: Mapping[str, object]) -> dict[str, str]:

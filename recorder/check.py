@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from recorder.derived import all_derived, work_out
 from recorder.rundir import Run, open_run
-from recorder.schema import REQUEST_KEY, STEP_KEY, STEPS, Derived, Table
+from recorder.schema import REQUEST_KEY, STEP_KEY, Derived, Table
 from recorder.signals import registry
 from recorder.store import Store, open
 
@@ -91,7 +89,7 @@ def _recompute(store: Store, run: Run, made: Derived, report: Report) -> None:
     name, key = made.table.name, made.table.key
     if not all(run.files(table) for table in (name, *made.needs)):
         return
-    steps = sum(pq.read_metadata(path).num_rows for path in run.files(STEPS.name))
+    steps = int(store.sql("SELECT count(*) AS n FROM steps")["n"].iloc[0])
     layers = (run.about.get("architecture") or {}).get("layers")
     expected = work_out(made, store.arrow, steps, None if layers is None else layers + 1).to_pylist()
     listed = ", ".join(f'"{column}"' for column in made.table.names)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from recorder.catalogue import RUNS_COLUMNS, runs_table
 from recorder.errors import LayerscopeError, near
 from recorder.rundir import Run
-from recorder.store import _WATCHING, StoreStopped, Watch, named_in, tables
+from recorder.store import WATCHING, StoreStopped, Watch, named_in, tables
 from recorder.views import duck_type, view
 
 SANDBOX = Path(__file__).with_name("sandbox.py")
@@ -147,7 +147,7 @@ class _Query:
 
     def __enter__(self) -> _Query:
         with contextlib.ExitStack() as stack:
-            stack.enter_context((_WATCHING.get() or Watch()).over(cast(Any, self)))
+            stack.enter_context((WATCHING.get() or Watch()).over(cast(Any, self)))
             stack.enter_context(self._slot())
             stack.callback(self._close)
             self._stack = stack.pop_all()

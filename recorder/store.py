@@ -52,11 +52,11 @@ class Watch:
         self._stopped = False
 
     def __enter__(self) -> Watch:
-        self._token = _WATCHING.set(self)
+        self._token = WATCHING.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _WATCHING.reset(self._token)
+        WATCHING.reset(self._token)
 
     def stop(self) -> None:
         """End the query in progress, and every later one, with StoreStopped."""
@@ -82,7 +82,7 @@ class Watch:
             self._cursor = None
 
 
-_WATCHING: ContextVar[Watch | None] = ContextVar("watching", default=None)
+WATCHING: ContextVar[Watch | None] = ContextVar("watching", default=None)
 _TRANSCRIPT: ContextVar[list[str] | None] = ContextVar("transcript", default=None)
 
 
@@ -198,7 +198,7 @@ class Selection:
             cursor = self._store.connection.cursor()
             try:
                 self._build(cursor, query)
-                with (_WATCHING.get() or Watch()).over(cursor):
+                with (WATCHING.get() or Watch()).over(cursor):
                     return fetch(cursor)
             except duckdb.InterruptException:
                 raise StoreStopped("the query was stopped") from None
