@@ -16,8 +16,10 @@ TAB = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none"
 <path d="m12 3 9 5-9 5-9-5zM3 12l9 5 9-5M3 16l9 5 9-5"/></svg>"""
 LOOK = """<style>
 .stMainBlockContainer {padding-top: 1rem; padding-bottom: 2rem}
-.stAppHeader {background: none; pointer-events: none}
-.stAppHeader > * {pointer-events: auto}
+.stAppHeader {background: none}
+.stAppHeader, .stAppHeader * {pointer-events: none}
+.stAppHeader button, .stAppHeader button *, [data-testid="stStatusWidget"], [data-testid="stStatusWidget"] * {
+    pointer-events: auto}
 .st-key-pages {border-bottom: 1px solid rgba(128,128,128,.25); padding-right: 7rem; margin-bottom: .25rem}
 @media (max-width: 1150px) {.st-key-pages [data-testid="stIconMaterial"] {display: none}}
 </style>"""

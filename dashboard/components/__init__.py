@@ -3,18 +3,17 @@ through textContent, never as HTML."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
 
 
+@functools.cache
 def mounted(name: str, html: str, css: str, js: str) -> Any:
-    """The component, registered once a session: the first page of a process may belong to a test, not to the server."""
-    key = f"component:{name}"
-    if key not in st.session_state:
-        st.session_state[key] = st.components.v2.component(f"layerscope_{name}", html=html, css=css, js=js)
-    return st.session_state[key]
+    """The component, registered once a process."""
+    return st.components.v2.component(f"layerscope_{name}", html=html, css=css, js=js)
 
 
 def clicked(key: str, act: Callable[[Any], None]) -> Callable[[], None]:
