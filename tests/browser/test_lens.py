@@ -80,6 +80,8 @@ def _pin(page: Page) -> None:
     """Pin a token of the cell (step 1, layer 2), follow it, and go back to the default pins."""
     bar = page.get_by_role("button", name="id 33", exact=False)
     expect(page.locator(f"{PINS} .legendtext").first).to_be_visible()
+    expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)
+    page.wait_for_timeout(1500)  # the chart of the cell before is still drawn
     before = lines(page)
     expect(bar).to_have_attribute("aria-pressed", "false")
     bar.click()
