@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from dashboard import controls, state, tokens
 from dashboard.queries import lens, rows
@@ -19,6 +22,18 @@ OF_DOCUMENT = ("choice", "repeat", "pins", *OF_REQUEST)
 OF_TASK = ("doc", "page", "filter", *OF_DOCUMENT)
 OF_RUN = ("task", "low", "high", *OF_TASK)
 """Parameters that mean nothing once the thing they belong to has changed."""
+
+
+def pick_run_and_task(widths: Sequence[int]) -> tuple[Run, str, DeltaGenerator] | None:
+    """Both, and the column beside them; None, and why, where there is nothing to show. `widths` of the columns."""
+    run_column, task_column, rest = st.columns(widths, vertical_alignment="bottom")
+    with run_column:
+        run = pick_run()
+    if run is None:
+        return None
+    with task_column:
+        task = pick_task(run)
+    return None if task is None else (run, task, rest)
 
 
 def pick_run() -> Run | None:
@@ -95,6 +110,11 @@ def neighbours(run: Run, task: str, doc: int) -> tuple[int | None, int | None]:
     ids = state.ask(lens.document_ids, run, task)["doc_id"].tolist()
     at = ids.index(doc)
     return ids[at - 1] if at else None, ids[at + 1] if at + 1 < len(ids) else None
+
+
+def turns(run: Run, task: str, doc: int) -> dict[str, Callable[[], None]]:
+    """The keys that leave for the document before and after it."""
+    return {key: functools.partial(turn_to, to) for key, to in zip("[]", neighbours(run, task, doc), strict=True)}
 
 
 def turn_to(doc: int | None) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from recorder.config import Prompt, RecordConfig, make_config
 from recorder.errors import LayerscopeError
-from recorder.rundir import Run, open_run
+from recorder.looking import open_run
+from recorder.rundir import Run
 from recorder.store import Store, open
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from recorder.derived import all_derived, work_out
-from recorder.rundir import Run, open_run
+from recorder.looking import open_run
+from recorder.rundir import Run
 from recorder.schema import REQUEST_KEY, STEP_KEY, Derived, Table
 from recorder.signals import registry
 from recorder.store import Store, open

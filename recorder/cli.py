@@ -175,7 +175,7 @@ def sql(
 def check(paths: Paths = None) -> None:
     """Verify runs from their files: keys, steps, layers, scores. Exit code 1 where something is wrong."""
     from recorder.check import check_run
-    from recorder.rundir import find_runs
+    from recorder.looking import find_runs
 
     wrong = 0
     runs = [run for path in paths or [Path("runs")] for run in find_runs(path)]

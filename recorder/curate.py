@@ -14,7 +14,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from recorder.errors import LayerscopeError
-from recorder.rundir import open_run, read_json, write_json
+from recorder.looking import open_run
+from recorder.rundir import read_json, write_json
 
 LABEL = "label.json"
 """{"name": str, "tags": [str]}, beside run.json, which belongs to the writer."""

@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from recorder.config import IDENTITY_VERSION, RecordConfig, identity_hash
 from recorder.errors import Interrupted, LayerscopeError
+from recorder.looking import find_runs, open_run
 from recorder.progress import Progress, Watch
-from recorder.rundir import Run, find_runs, mapping, new_run_id, now, open_run, parts, this_process
+from recorder.rundir import Run, mapping, new_run_id, now, parts, this_process
 from recorder.schema import DOCS, FORMAT, REQUESTS, STEPS
 from recorder.signals import select
 from recorder.writer import RunWriter, check_writable

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 
 from recorder.catalogue import RUNS_COLUMNS, describe_run, runs_table, scores
 from recorder.errors import LayerscopeError
-from recorder.rundir import Run, look, open_run
+from recorder.looking import look, open_run
+from recorder.rundir import Run
 from recorder.schema import Table
 from recorder.signals import all_tables
 from recorder.views import empty, literal, spelled_out, tables, view, words

@@ -18,7 +18,8 @@ from filelock import FileLock, Timeout
 
 from recorder.derived import all_derived, work_out
 from recorder.errors import LayerscopeError
-from recorder.rundir import Run, mapping, open_run, parts, read_json, sync_directory, write_json
+from recorder.looking import open_run
+from recorder.rundir import Run, mapping, parts, read_json, sync_directory, write_json
 from recorder.schema import DOCS, STEPS, Table
 from recorder.store import ask_tables
 

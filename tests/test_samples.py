@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dashboard import views
 from recorder.check import check_run
-from recorder.rundir import find_runs
+from recorder.looking import find_runs
 from recorder.store import open as open_store
 
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_runs"

@@ -56,20 +56,13 @@ class View:
 
 def render() -> None:
     controls.open_notices()
-    run_column, task_column, document_column = st.columns([3, 2, 4], vertical_alignment="bottom")
-    with run_column:
-        run = pickers.pick_run()
-    if run is None:
+    picked = pickers.pick_run_and_task([3, 2, 4])
+    if picked is None:
         return
-    with task_column:
-        task = pickers.pick_task(run)
-    if task is None:
-        return
+    run, task, document_column = picked
     with document_column:
         doc = pickers.pick_document(run, task)
-    before, after = pickers.neighbours(run, task, doc)
-    turns: Keys = {"[": lambda: pickers.turn_to(before), "]": lambda: pickers.turn_to(after)}
-    keys.listen({**turns, **_document(run, task, doc)}, "keys")
+    keys.listen({**pickers.turns(run, task, doc), **_document(run, task, doc)}, "keys")
 
 
 def _document(run: Run, task: str, doc: int) -> Keys:

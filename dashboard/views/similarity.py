@@ -58,15 +58,10 @@ class View:
 
 def render() -> None:
     controls.open_notices()
-    run_column, task_column, document_column = st.columns([3, 2, 4], vertical_alignment="bottom")
-    with run_column:
-        run = pickers.pick_run()
-    if run is None:
+    picked = pickers.pick_run_and_task([3, 2, 4])
+    if picked is None:
         return
-    with task_column:
-        task = pickers.pick_task(run)
-    if task is None:
-        return
+    run, task, document_column = picked
     view = _controls(run, task, document_column)
     recorded = rows(state.ask(asked.recorded, run)) if _is_signal(run, "similarity") else []
     if not recorded:
@@ -99,8 +94,7 @@ def _controls(run: Run, task: str, document_column: Any) -> View:
     with document_column:
         doc = pickers.pick_document(run, task) if scope != "task" else None
     if doc is not None:
-        turns = dict(zip("[]", pickers.neighbours(run, task, doc), strict=True))
-        listen({key: functools.partial(pickers.turn_to, to) for key, to in turns.items()}, "similarity_documents")
+        listen(pickers.turns(run, task, doc), "similarity_documents")
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         _choice("scope", "Scope", SCOPES, scope, "One step, the mean over a document's steps, or over a task's.")
         cosine = _option("cosine", "Residual streams", COSINES, f"**Centred**: {CENTRED}")

@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 
 from recorder import writer
 from recorder.errors import LayerscopeError
-from recorder.rundir import now, open_run, read_json, this_process, write_json
+from recorder.looking import open_run
+from recorder.rundir import now, read_json, this_process, write_json
 from recorder.schema import DOCS, FORMAT, REQUESTS, STEPS, Table
 from recorder.signals import registry
 from recorder.store import tables

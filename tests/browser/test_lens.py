@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from recorder.rundir import find_runs, open_run
+from recorder.looking import find_runs, open_run
 from tests.browser.conftest import GOOD, LONG, REPO, Dashboard, Tab, params
 
 pytestmark = pytest.mark.browser

@@ -19,7 +19,8 @@ from dashboard import state
 from dashboard.queries import documents
 from dashboard.queries.documents import PAGE, Pair, Wanted
 from dashboard.views.documents import question
-from recorder.rundir import Run, find_runs, open_run
+from recorder.looking import find_runs, open_run
+from recorder.rundir import Run
 from tests.conftest import REPO
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import GOOD, OTHER, ROOTS, Open, parameters, words

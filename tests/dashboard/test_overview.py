@@ -22,7 +22,8 @@ from dashboard.queries import documents
 from dashboard.queries import overview as asked
 from recorder.command import command
 from recorder.config import make_config
-from recorder.rundir import Run, find_runs, open_run
+from recorder.looking import find_runs, open_run
+from recorder.rundir import Run
 from tests.conftest import REPO
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import GOOD, ROOTS, Open, words

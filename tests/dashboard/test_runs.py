@@ -13,7 +13,7 @@ from dashboard import state
 from dashboard.queries.runs import listing, main_scores, matching, name_of, progress_text, short_model, tags_of
 from dashboard.views import runs as view
 from recorder import curate
-from recorder.rundir import open_run
+from recorder.looking import open_run
 from recorder.signals import all_tables
 from recorder.store import Store
 from recorder.writer import RunWriter

@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 from dashboard.charts import alike, matrix
 from dashboard.queries import similarity as asked
 from recorder import store as stores
-from recorder.rundir import find_runs
+from recorder.looking import find_runs
 from recorder.store import Selection
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import GOOD, ROOTS, Open, words

@@ -18,7 +18,7 @@ from dashboard.charts.statistics import contrast
 from dashboard.playing import Playing
 from dashboard.queries import steps as asked
 from recorder import store as stores
-from recorder.rundir import find_runs, open_run
+from recorder.looking import find_runs, open_run
 from tests.dashboard import synthetic
 from tests.dashboard.conftest import GOOD, ROOTS, Open, parameters, words
 from tests.dashboard.synthetic import CONTINUES, LAYERS, Spec

@@ -50,15 +50,10 @@ COLUMNS = {
 
 def render() -> None:
     controls.open_notices()
-    run_column, task_column, filter_column = st.columns([4, 3, 2], vertical_alignment="bottom")
-    with run_column:
-        run = pickers.pick_run()
-    if run is None:
+    picked = pickers.pick_run_and_task([4, 3, 2])
+    if picked is None:
         return
-    with task_column:
-        task = pickers.pick_task(run)
-    if task is None:
-        return
+    run, task, filter_column = picked
     with filter_column:
         filter = filters.pick_filter(run, task)
     wanted, runs = filters.read(run, task, filter)

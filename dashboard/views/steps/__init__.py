@@ -24,15 +24,10 @@ TITLE, ICON, ORDER, URL_PATH = "Steps", ":material/view_week:", 50, "steps"
 
 def render() -> None:
     controls.open_notices()
-    run_column, task_column, document_column = st.columns([3, 2, 4], vertical_alignment="bottom")
-    with run_column:
-        run = pickers.pick_run()
-    if run is None:
+    picked = pickers.pick_run_and_task([3, 2, 4])
+    if picked is None:
         return
-    with task_column:
-        task = pickers.pick_task(run)
-    if task is None:
-        return
+    run, task, document_column = picked
     with document_column:
         doc = pickers.pick_document(run, task)
     requests = state.ask(lens.requests, run, task, doc)
@@ -48,10 +43,8 @@ def render() -> None:
     if st.session_state.pop(OPEN, False):
         state.open_page("lens", **st.query_params.to_dict())
     play = playing.begin(view.place, view.options, float(view.speed))
-    before, after = pickers.neighbours(run, task, doc)
-    turns = {"[": lambda: pickers.turn_to(before), "]": lambda: pickers.turn_to(after)}
     arrows = {"ArrowLeft": lambda: _move(view, play, -1), "ArrowRight": lambda: _move(view, play, 1)}
-    listen({**turns, **(arrows if view.options else {})}, "steps_keys")
+    listen({**pickers.turns(run, task, doc), **(arrows if view.options else {})}, "steps_keys")
     if view.step is not None:
         _controls(view, view.step, play)
     _look(view, play)

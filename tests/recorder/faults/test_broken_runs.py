@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recorder.check import check_run
-from recorder.rundir import find_runs, open_run
+from recorder.looking import find_runs, open_run
 from recorder.schema import FORMAT
 from recorder.store import Store, StoreError
 from recorder.store import open as open_store

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from recorder.check import check_run
-from recorder.rundir import find_runs, open_run, parts
+from recorder.looking import find_runs, open_run
+from recorder.rundir import parts
 from tests.recorder.faults.conftest import Ended, ForkServer, command
 
 pytestmark = pytest.mark.xdist_group("forked")

@@ -13,7 +13,8 @@ import pytest
 
 import recorder
 from recorder.check import check_run
-from recorder.rundir import find_runs, open_run, parts
+from recorder.looking import find_runs, open_run
+from recorder.rundir import parts
 from tests.conftest import REPO
 from tests.recorder.faults.conftest import ForkServer, command, until
 

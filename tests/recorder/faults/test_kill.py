@@ -16,7 +16,8 @@ import pytest
 
 import recorder
 from recorder.check import check_run
-from recorder.rundir import find_runs, open_run, parts
+from recorder.looking import find_runs, open_run
+from recorder.rundir import parts
 from recorder.signals import all_tables
 from tests.recorder.faults.compare import TABLES, differences, read
 from tests.recorder.faults.conftest import Ended, ForkServer, command

@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from recorder.rundir import HEARTBEAT_LIMIT, boot_id, open_run, this_process
+from recorder.looking import open_run
+from recorder.rundir import HEARTBEAT_LIMIT, boot_id, this_process
 from recorder.store import open as open_store
 from tests.conftest import REPO
 from tests.recorder.faults.conftest import command

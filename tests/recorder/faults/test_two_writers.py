@@ -8,7 +8,8 @@ import pytest
 
 from recorder.check import check_run
 from recorder.errors import LayerscopeError
-from recorder.rundir import find_runs, open_run, parts
+from recorder.looking import find_runs, open_run
+from recorder.rundir import parts
 from recorder.schema import CORE
 from recorder.writer import RunWriter
 from tests.recorder.faults.conftest import ForkServer, command, until

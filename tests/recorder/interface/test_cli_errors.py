@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from recorder.rundir import find_runs, open_run
+from recorder.looking import find_runs, open_run
 from tests.conftest import REPO, TASKS, TINY, choice_task, write_task
 from tests.recorder.interface.conftest import Cli, Result
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from recorder import cli
 from recorder.command import WITHOUT_OPTION, command
 from recorder.config import RecordConfig, make_config
-from recorder.rundir import find_runs, open_run
+from recorder.looking import find_runs, open_run
 from tests.conftest import REPO
 
 SAMPLES = {path.name: open_run(path).about["config"] for path in find_runs(REPO / "sample_runs")}

@@ -15,7 +15,8 @@ import recorder
 from recorder import curate
 from recorder.catalogue import describe_run
 from recorder.errors import LayerscopeError
-from recorder.rundir import open_run, write_json
+from recorder.looking import open_run
+from recorder.rundir import write_json
 from recorder.signals import all_tables
 from recorder.writer import RunWriter
 from tests.dashboard import synthetic

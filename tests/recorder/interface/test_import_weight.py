@@ -15,6 +15,7 @@ LIGHT = (
     "recorder.store",
     "recorder.cli",
     "recorder.signals",
+    "recorder.looking",
     "recorder.rundir",
     "recorder.config",
     "recorder.session",
@@ -48,7 +49,7 @@ def test_reading_is_light() -> None:
 
 def test_checking_is_light() -> None:
     statement = (
-        "from recorder.check import check_run; from recorder.rundir import find_runs; from pathlib import Path; "
+        "from recorder.check import check_run; from recorder.looking import find_runs; from pathlib import Path; "
         "assert not check_run(next(find_runs(Path('sample_runs')))).failed"
     )
     assert loaded_by(statement) == set()

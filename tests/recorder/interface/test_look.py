@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from recorder import rundir
-from recorder.rundir import look, open_run, this_process, write_json
+from recorder import looking
+from recorder.looking import look, open_run
+from recorder.rundir import this_process, write_json
 from tests.dashboard import synthetic
 from tests.dashboard.synthetic import Spec
 
@@ -29,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 def test_what_did_not_change_is_the_same_object_and_is_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = look(root)
     for name in ("read_json", "_whole"):
-        monkeypatch.setattr(rundir, name, lambda *_: pytest.fail("read again"))
+        monkeypatch.setattr(looking, name, lambda *_: pytest.fail("read again"))
     for turn in (None, 0, 1):
         again = look(root, first, turn)
         assert [a is b for a, b in zip(first, again, strict=True)] == [True, True]
@@ -94,7 +95,7 @@ def test_a_live_run_moves(root: Path) -> None:
 
 
 def test_every_run_gets_its_turn(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rundir, "THOROUGH", 1)
+    monkeypatch.setattr(looking, "THOROUGH", 1)
     for i in range(6):
         shutil.copytree(root / ONE, root / f"copy-{i}")
     runs = look(root)
@@ -128,7 +129,7 @@ def test_files_that_move_while_they_are_looked_at(root: Path, monkeypatch: pytes
     """A writer that finishes between a look at the parts and the reading of them is no broken run."""
     path = synthetic.write(root, Spec(TWO + "x", finished=False, state="running", living=True))
     done = synthetic.write(root, Spec("20270101t000000z-dddddd"))
-    whole = rundir._whole
+    whole = looking._whole
     moved = []
 
     def finish(name: str) -> bool:
@@ -138,7 +139,7 @@ def test_files_that_move_while_they_are_looked_at(root: Path, monkeypatch: pytes
             shutil.rmtree(path / "parts")
         return whole(name)
 
-    monkeypatch.setattr(rundir, "_whole", finish)
+    monkeypatch.setattr(looking, "_whole", finish)
     run = open_run(path)
     assert moved
     assert (run.problem, run.state) == ("", "complete")

@@ -14,7 +14,8 @@ from transformers import AutoTokenizer
 import recorder
 from recorder import Prompt
 from recorder.check import check_run
-from recorder.rundir import Run, find_runs, open_run
+from recorder.looking import find_runs, open_run
+from recorder.rundir import Run
 from tests.conftest import TASKS, TINY, choice_task, record_run
 from tests.recorder.interface.conftest import Cli
 

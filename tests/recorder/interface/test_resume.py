@@ -14,7 +14,8 @@ import pytest
 import recorder
 from recorder.check import check_run
 from recorder.errors import LayerscopeError
-from recorder.rundir import Run, find_runs, open_run
+from recorder.looking import find_runs, open_run
+from recorder.rundir import Run
 from recorder.signals import registry
 from tests.conftest import TASKS, TINY, choice_task, record_run
 from tests.recorder.faults.compare import differences

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import recorder
-from recorder.rundir import open_run
+from recorder.looking import open_run
 from recorder.store import RUNS_COLUMNS, Store, tables
 from tests.recorder.interface.conftest import Cli
 
